@@ -775,7 +775,7 @@ def test_metadata_of_a_foreign_variable_may_hold_what_can_change():
     assert gc.graphdef(node) != before
 
 
-def test_a_plan_holds_for_other_containers_of_arrays_of_the_same_structure():
+def test_a_plan_that_failed_for_a_container_holds_for_others_of_its_structure():
     node = gc.Dict(p={"w": jnp.ones(2), "l": [jnp.ones(2)], "name": "a"})
     first, arrays = plan_of(node), []
 
@@ -784,9 +784,13 @@ def test_a_plan_holds_for_other_containers_of_arrays_of_the_same_structure():
         made = {"w": jnp.ones(2), "l": [jnp.ones(2)], "name": "a", **more}
         node._container_of("p")["p"] = made  # as jit does: not through the node
 
-    for _ in range(3):
+    replace()
+    second = plan_of(node)
+    assert second is not first
+    first = None
+    for _ in range(2):
         replace()
-        assert plan_of(node) is first
+        assert plan_of(node) is second
     garbage.collect()
     assert not any(array() for array in arrays)
     for change in (
@@ -796,8 +800,24 @@ def test_a_plan_holds_for_other_containers_of_arrays_of_the_same_structure():
         lambda: node.p.update(w=1.0),
     ):
         change()
-        assert plan_of(node) is not first
+        assert plan_of(node) is not second
         assert plan_of(node).definition == gc.split(node)[0]
+        second = plan_of(node)
+
+
+def test_a_plan_holds_for_other_containers_of_many_arrays_of_the_same_structure():
+    def made(count=9, **more):
+        return {"l": [jnp.ones(2) for _ in range(count)], "name": "a", **more}
+
+    node = gc.Dict(p=made())
+    first = plan_of(node)
+    for _ in range(2):
+        node._container_of("p")["p"] = made()  # as jit does: not through the node
+        assert plan_of(node) is first
+    for other in (made(10), made(name="b"), made(more=jnp.ones(2)), made(l=[1.0] * 9)):
+        node._container_of("p")["p"] = other
+        assert plan_of(node) is not first
+        assert plan_of(node).definition == fresh(node)[0]
         first = plan_of(node)
 
 

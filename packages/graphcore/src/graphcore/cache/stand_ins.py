@@ -21,7 +21,7 @@ from graphcore.nodes.registry import (
     find_impl,
     nodes_as_in_jax,
 )
-from graphcore.variables.bare_arrays import are_arrays, is_array, is_frozen
+from graphcore.variables.bare_arrays import FEW, are_arrays, is_array, is_frozen
 
 
 class _AnyArray:
@@ -105,6 +105,8 @@ def _as_jax_has_it(tree: Any, inside: set[int]) -> RecordedTree | None:
     nodes = nodes_as_in_jax(tree)
     if nodes is None:
         return None
+    if {*map(type, nodes)} <= {dict, list} and len(jax.tree.leaves(tree)) <= FEW:
+        return None  # They are compared in C.
     try:
         whole = divide(tree)
     except (TypeError, ValueError):  # what is static can't be hashed

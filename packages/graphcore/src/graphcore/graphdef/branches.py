@@ -16,11 +16,10 @@ import jax
 
 from graphcore.divided import Divided, Frame, divide, keep
 from graphcore.nodes.registry import nodes_as_in_jax
-from graphcore.variables.bare_arrays import BareArray, write_places
+from graphcore.variables.bare_arrays import FEW, BareArray, write_places
 
-# So few are read and written one by one; more, where only dicts, lists and tuples are
-# on the way to them, which takes a step in C.
-_FEW, _FEW_IN_PLAIN = 2, 8
+# So few are read and written one by one, whatever is on the way to them.
+_VERY_FEW = 2
 
 
 class Branch:
@@ -36,27 +35,29 @@ class Branch:
         # What there is around the arrays, once it is known to be as JAX has it.
         self._frame: Frame | None = None
         self._nodes = 0
-        self._was_looked_at = False
 
-    def read(self, variables: Sequence[Any], values: list[Any]) -> None:
+    def read(self, variables: Sequence[Any], values: list[Any]) -> bool:
         """Puts the arrays into the places of their variables.
 
         Args:
             variables: The variables of a graph.
             values: Their values, where these of the branch are missing.
+
+        Returns:
+            Whether it is worth to read them together the next time.
         """
         numbers = self.numbers
         tree = variables[numbers[0]].branch()
         found = self._found(tree)
         if found is None:
             found = [variables[number].get() for number in numbers]
-            if self._frame is not None or not self._was_looked_at:
-                self._learn(tree, found)
+            self._learn(tree, found)
         if self._is_row:
             values[numbers[0] : numbers[-1] + 1] = found
         else:
             for number, value in zip(numbers, found, strict=True):
                 values[number] = value
+        return self._frame is not None
 
     def write(
         self,
@@ -121,11 +122,9 @@ class Branch:
         return [*map(leaves.__getitem__, frame.given)]
 
     def _learn(self, tree: Any, arrays: Sequence[Any]) -> None:
-        # Once: a pytree with objects in it, say, is as unlike JAX's at every call.
-        self._was_looked_at = True
         nodes = nodes_as_in_jax(tree)
         if nodes is None or (
-            len(arrays) <= _FEW_IN_PLAIN and {*map(type, nodes)} <= {dict, list, tuple}
+            len(arrays) <= FEW and {*map(type, nodes)} <= {dict, list, tuple}
         ):
             return
         whole = _divided(tree)
@@ -176,4 +175,4 @@ def branches_of(bare: Sequence[tuple[int, int, tuple[Any, ...]]]) -> list[Branch
     for number, owner, path in sorted(bare, key=lambda each: each[0]):
         if len(path) > 1:  # Else it is a child of the node itself.
             groups.setdefault((owner, path[0]), []).append(number)
-    return [Branch(numbers) for numbers in groups.values() if len(numbers) > _FEW]
+    return [Branch(numbers) for numbers in groups.values() if len(numbers) > _VERY_FEW]

@@ -209,28 +209,37 @@ class Layout:
         how = self.impl
         if how is not None and how.get_values is not None:
             return how.get_values(variables)
-        values = [*map(call, self._getters, variables)]
-        for branch in self.branches:
-            branch.read(variables, values)
+        getters, branches = self._readers
+        values = [*map(call, getters, variables)]
+        known = [branch for branch in branches if branch.read(variables, values)]
+        if len(known) < len(branches):
+            self._readers = self._readers_with(known)
         return values
+
+    @cached_property
+    def _readers(self) -> tuple[list[Callable[[Any], Any]], list[Branch]]:
+        """What reads each variable, and what reads several together after that."""
+        return self._readers_with(branches_of(self.bare))
+
+    def _readers_with(
+        self, branches: list[Branch]
+    ) -> tuple[list[Callable[[Any], Any]], list[Branch]]:
+        together = {number for branch in branches for number in branch.numbers}
+        getters = [
+            id if number in together else impl.get_value
+            for number, impl in enumerate(self.impls)
+        ]
+        return getters, branches
+
+    @property
+    def branches(self) -> list[Branch]:
+        """The bare arrays of which many stand in one pytree."""
+        return self._readers[1]
 
     @cached_property
     def bare_numbers(self) -> frozenset[int]:
         """The numbers of the bare arrays."""
         return frozenset([number for number, *_ in self.bare])
-
-    @cached_property
-    def branches(self) -> list[Branch]:
-        """The bare arrays of which many stand in one pytree."""
-        return branches_of(self.bare)
-
-    @cached_property
-    def _getters(self) -> list[Callable[[Any], Any]]:
-        together = {number for branch in self.branches for number in branch.numbers}
-        return [
-            id if number in together else impl.get_value
-            for number, impl in enumerate(self.impls)
-        ]
 
     def statics_as_made(self, *, copied: bool) -> list[Any]:
         """The static values, as they were when the definitions were made.

@@ -27,6 +27,8 @@ _PLAIN = (dict, list, tuple)
 _DTYPES = (np.number, np.bool_)
 # Types all instances of which are arrays that JAX takes.
 _array_types: set[type[Any]] = set()
+# So few arrays in plain containers are quicker read and compared one by one.
+FEW = 8
 # Types of pytrees no instance of which changes what it holds.
 frozen: set[type[Any]] = set()
 
