@@ -46,9 +46,14 @@ def run(effort: Effort) -> Section:
     x = jnp.ones(WIDTH)
     arrays, static = eqx.partition(net, eqx.is_array)
 
-    def add(case: str, calls: dict[str, Measured]) -> dict[str, Cell]:
+    def add(
+        case: str, calls: dict[str, Measured], what: str, limit: float
+    ) -> dict[str, Cell]:
         cells = compare(calls, effort.of(0.5))
         table.rows.append(Row(case, None, cells))
+        found = cells[peers.NNX].ratio
+        assert found is not None
+        section.bars.append(Bar(f"{what} over raw", found, limit))
         return cells
 
     def call(net: Any, x: Any) -> Any:
@@ -63,10 +68,8 @@ def run(effort: Effort) -> Section:
             peers.NNX: lambda: ours(net, x),
             peers.EQUINOX: lambda: filtered(net, x),
         },
+        *("a module as an argument", LIMIT_ARGUMENT),
     )
-    found = cells[peers.NNX].ratio
-    assert found is not None
-    section.bars.append(Bar("a module as an argument over raw", found, LIMIT_ARGUMENT))
     mine, theirs = cells[peers.NNX].value, cells[peers.EQUINOX].value
     found = Spread(
         mine.median / theirs.median,
@@ -80,17 +83,13 @@ def run(effort: Effort) -> Section:
     model = nnx.Module()
     model.net = net
     of_model = nnx.jit(lambda model, x: model.net(x))
-    cells = add(
+    add(
         "a module as an attribute, read only",
         {
             peers.RAW: lambda: raw(arrays, x),
             peers.NNX: lambda: of_model(model, x),
         },
-    )
-    found = cells[peers.NNX].ratio
-    assert found is not None
-    section.bars.append(
-        Bar("a module as an attribute over raw", found, LIMIT_ATTRIBUTE)
+        *("a module as an attribute", LIMIT_ATTRIBUTE),
     )
 
     def grown(tree: Any, x: Any) -> Any:
@@ -104,17 +103,14 @@ def run(effort: Effort) -> Section:
     def raw_grow() -> None:
         written[0] = grown_by_raw(written[0], x)
 
-    cells = add(
+    add(
         "a module as an attribute, writing all of it",
         {
             peers.RAW: raw_grow,
             peers.NNX: lambda: our_grow(model, x),
         },
+        *("a module as an attribute, all of it written,", LIMIT_ATTRIBUTE_WRITTEN),
     )
-    found = cells[peers.NNX].ratio
-    assert found is not None
-    what = "a module as an attribute, all of it written, over raw"
-    section.bars.append(Bar(what, found, LIMIT_ATTRIBUTE_WRITTEN))
 
     def step(held: Any, x: Any) -> None:
         held.value = _changed(held.value, x)
@@ -128,17 +124,14 @@ def run(effort: Effort) -> Section:
     def raw_call() -> None:
         object.__setattr__(kept.layers[0], "bias", step_of_raw(kept, x))
 
-    cells = add(
+    add(
         "a variable that holds a module, writing one array",
         {
             peers.RAW: raw_call,
             peers.NNX: lambda: our_step(held, x),
         },
+        *("a variable that holds a module", LIMIT_VARIABLE),
     )
-    found = cells[peers.NNX].ratio
-    assert found is not None
-    what = "a variable that holds a module over raw"
-    section.bars.append(Bar(what, found, LIMIT_VARIABLE))
     return section
 
 

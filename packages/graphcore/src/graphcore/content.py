@@ -208,14 +208,13 @@ def _fields(held: Any) -> Any:
 
 
 def _is_name(x: Any) -> bool:
-    """Whether it is what a container holds: nothing, a tuple type, the keys of a dict.
+    """Whether it is what a container holds: nothing, or the keys of a dict.
 
     Elsewhere a name may equal what is none: a dtype equals its name, and its class.
     """
     if type(x) is list:
         return {*map(type, x)} <= {str}
-    is_tuple_type = type(x) is type and issubclass(x, tuple)
-    return x is None or is_tuple_type or (type(x) is tuple and not x)
+    return x is None or (type(x) is tuple and not x)
 
 
 def _same_held(a: Any, b: Any) -> bool:

@@ -31,6 +31,7 @@ class Branch:
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self.numbers = numbers
+        self._set = frozenset(numbers)
         self._is_row = numbers[-1] - numbers[0] == len(numbers) - 1
         # What there is around the arrays, once it is known to be as JAX has it.
         self._frame: Frame | None = None
@@ -76,11 +77,11 @@ class Branch:
             undo: The steps of `undoing`.
         """
         frame, numbers = self._frame, self.numbers
-        if frame is None or not all(map(values.__contains__, numbers)):
+        if frame is None or not self._set <= values.keys():
             return
         # Others may hold a dict or list that is not renewed, and are to see the writes.
         if self._nodes:
-            inside = map(set(numbers).__contains__, map(itemgetter(1), renewed))
+            inside = map(self._set.__contains__, map(itemgetter(1), renewed))
             if self._nodes != sum(inside):
                 return
         first: BareArray = variables[numbers[0]]
