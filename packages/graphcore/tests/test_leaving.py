@@ -188,3 +188,23 @@ def test_arrays_in_what_is_static_stay_as_they_are(hold, x, way):
     del m.new
     assert gc.graphdef(m) == before
     assert not any(isinstance(y, jax.core.Tracer) for y in jax.tree.leaves(seen))
+
+
+@pytest.mark.parametrize("way", ways)
+def test_what_several_returned_objects_share_is_one_object(way):
+    def f(m):
+        new = gc.Dict(w=gc.Param(m.w.value + 1), words=["a"])
+        m.flag.value = ~m.flag.value
+        other = gc.Dict(new=new, w=new.w, old=m.w, x=jnp.ones(3))
+        return [new.w, m.w, other, new, gc.Dict(m=m, last=gc.Param(m.count.value))]
+
+    m = small()
+    lists = []
+    for _ in range(2):
+        w, old, other, new, outer = run(f, m, way=way)
+        assert w.value == 2 and other.w is w and new.w is w and other.new is new
+        assert old is m.w and other.old is m.w and outer.m is m
+        assert outer.last.value == 0 and other.x.shape == (3,)
+        lists.append(new.words)
+    assert m.flag.value and lists == [["a"], ["a"]]
+    assert lists[0] is not lists[1]  # What may change in place is each call's own.

@@ -327,6 +327,28 @@ def test_steps_may_share_their_random_numbers():
     assert shared.cell.dropout.rngs.key.value.shape == ()
 
 
+@pytest.mark.parametrize("broadcast_rngs", [None, ["dropout", "noise"]])
+def test_a_further_call_does_not_run_the_cell_in_python(broadcast_rngs):
+    runs = []
+
+    class Cell(Counting):
+        def __call__(self, carry, inputs):
+            runs.append(inputs)
+            return super().__call__(carry, inputs)
+
+    def made():
+        cell = Cell(nnx.Rngs(dropout=0))
+        return nnx.RNN(cell, broadcast_rngs=broadcast_rngs)
+
+    one, other = made(), made()
+    one(X)
+    count = len(runs)
+    assert not (one(X) == one(X)).all()
+    assert (other(X) == made()(X)).all()
+    assert len(runs) == count
+    assert int(one.cell.steps.value) == 3 * X.shape[1]
+
+
 def test_first_states_are_drawn():
     cell = nnx.GRUCell(8, 3, rngs=nnx.Rngs(0), **INITS)
     layer = nnx.RNN(cell, rngs=nnx.Rngs(carry=5))

@@ -109,9 +109,14 @@ class Change:
         )
 
     @functools.cached_property
+    def layouts(self) -> list[Layout]:
+        """Those of the definitions afterwards, of what is returned, and of the rest."""
+        return [*map(layout_of, (self.definitions or (), self.returned, self.detached))]
+
+    @functools.cached_property
     def referred(self) -> frozenset[int]:
         """The indices of what the returned objects consist of, but for new objects."""
-        layout = layout_of(self.returned)
+        layout = self.layouts[1]
         outside = {reference.index for reference in layout.outside.values()}
         return frozenset(outside.union(layout.indices).intersection(dict(self.mapping)))
 
@@ -443,11 +448,7 @@ def publish(
             # what the rest leaves alone keeps the container that others hold as well.
             change.overwrite(variables, values, joint.layout, undo, only_bare=True)
         # In the order in which they were found: later ones refer to earlier ones.
-        for definition in change.definitions or ():
-            builder.build(definition)
-        returned = [builder.build(definition) for definition in change.returned]
-        for definition in change.detached:
-            builder.build(definition)
+        _, returned, _ = [*map(builder.build_all, change.layouts)]
         if write:
             builder.commit(undo)
     return change.places.fill(out, returned)

@@ -70,22 +70,32 @@ class Builder:
         self.variable_writes: list[tuple[Any, ...]] = []
 
     def build(self, root: GraphDef[A]) -> A:
-        """Makes the object of a definition; existing ones are not written yet.
+        """As `build_all`, of a single definition."""
+        built: A = self.build_all(layout_of((root,)))[0]
+        return built
+
+    def build_all(self, layout: Layout) -> list[Any]:
+        """Makes the objects of definitions; existing ones are not written yet.
 
         Args:
-            root: The definition.
+            layout: The layout of the definitions.
 
         Returns:
-            The node or variable.
+            The nodes and variables.
 
         Raises:
             ValueError: If an existing object is of another type than the definition
                 says, belongs to another trace, or a reference leads nowhere.
         """
-        layout = layout_of((root,))
         recipe = recipe_of(layout)
         indices = layout.indices.items()
         existing = {t: self._existing[i] for i, t in indices if i in self._existing}
+        if self._copied and not existing and not layout.outside:
+            # All is new, as a model that a function made: nothing to be looked up.
+            values = [self._leaves[d.index][0] for d in layout.definitions]
+            objects, roots, _ = recipe.build(values)
+            self._objects.update(zip(layout.indices, objects, strict=True))
+            return [*roots]
         things: list[Any] = [
             self._variable(definition, layout, thing, existing.get(thing))
             for thing, definition in enumerate(layout.definitions)
@@ -103,7 +113,7 @@ class Builder:
                 self._node_writes.append((things[thing], impl, pairs))
             else:
                 impl.init(things[thing], pairs)
-        built: A = things[layout.roots[0]]
+        built = [things[root] for root in layout.roots]
         for thing, owner, path in layout.bare:
             things[thing] = BareArray.at(things[owner], path)
         self._objects.update((index, things[thing]) for index, thing in indices)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from graphcore import All, Filter, variables
+from graphcore import All, Filter, Predicate, to_predicate, variables
 from nnx_transforms.layers.cells import RNNCellBase
 from nnx_transforms.layers.layer import chosen, own_stream, stream_of
 from nnx_transforms.layers.types import Array
@@ -139,19 +140,8 @@ class RNN(Module):
         # All states are kept only where the last one differs between examples.
         all_states = seq_lengths is not None and return_carry
 
-        def step(cell: RNNCellBase, carry: Any, x: Any) -> tuple[Any, Any]:
-            counts = variables(cell, All(RngCount, self.broadcast_rngs))
-            for _, count in counts.flat_state():
-                count.value = jnp.zeros_like(count.value)
-            carry, y = cell(carry, x)
-            return carry, (carry, y) if all_states else y
-
-        loop = scan(
-            step,
-            in_axes=(self.state_axes, Carry, time),
-            out_axes=(Carry, (0, time) if all_states else time),
-            unroll=self.unroll,
-        )
+        only = to_predicate(self.broadcast_rngs)
+        loop = _loop(only, self.state_axes, time, self.unroll, all_states)
         # Each call draws other keys, which all of its steps share.
         with split_rngs(self.cell, splits=1, only=self.broadcast_rngs, squeeze=True):
             carry, outputs = loop(self.cell, carry, inputs)
@@ -162,6 +152,30 @@ class RNN(Module):
         if reverse and chosen(self, "keep_order", keep_order):
             outputs = flipped(outputs)
         return (carry, outputs) if return_carry else outputs
+
+
+# The same loop of another call has been traced. Typed, as unrolling by True is by all.
+@functools.lru_cache(maxsize=64, typed=True)
+def _loop(
+    broadcast_rngs: Predicate,
+    state_axes: StateAxes,
+    time: int,
+    unroll: int,
+    all_states: bool,
+) -> Callable[..., Any]:
+    def step(cell: RNNCellBase, carry: Any, x: Any) -> tuple[Any, Any]:
+        counts = variables(cell, All(RngCount, broadcast_rngs))
+        for _, count in counts.flat_state():
+            count.value = jnp.zeros_like(count.value)
+        carry, y = cell(carry, x)
+        return carry, (carry, y) if all_states else y
+
+    return scan(
+        step,
+        in_axes=(state_axes, Carry, time),
+        out_axes=(Carry, (0, time) if all_states else time),
+        unroll=unroll,
+    )
 
 
 def _carry_stream(rngs: Rngs | RngStream | bool) -> RngStream | None:
