@@ -62,6 +62,49 @@ def test_a_bound_object_is_read_and_the_loop_is_that_of_jax():
     assert float(grads.w.value) == 10.0
 
 
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_a_further_call_does_not_run_the_function_in_python(batch_size):
+    runs = []
+
+    def call(pair):
+        runs.append(1)
+        scale, x = pair
+        scale.calls.value += 1
+        return scale(x)
+
+    def run(w, dtype=float):
+        stack = Scale(jnp.arange(w, w + 3, dtype=dtype))
+        out = nnx.map(call, (stack, jnp.ones(3)), batch_size=batch_size)
+        assert stack.calls.value.tolist() == [1, 1, 1]
+        assert out.tolist() == [w, w + 1, w + 2]
+
+    run(0)
+    count = len(runs)
+    run(5)
+    assert len(runs) == count
+    run(5, int)
+    assert len(runs) == 2 * count
+
+
+def test_a_number_that_is_shared_stays_one():
+    model = Scale(2.0)
+    model.times = nnx.Variable(3)
+
+    def call(x):
+        return x if model.times.value == 3 else -x
+
+    class Bound(Scale):
+        def __call__(self, x):
+            return x * self.w.value if self.times.value == 3 else x
+
+    bound = Bound(2.0)
+    bound.times = nnx.Variable(3)
+    assert nnx.map(call, jnp.arange(3.0)).tolist() == [0, 1, 2]
+    for times, due in ((3, [0, 2, 4]), (4, [0, 1, 2])):
+        bound.times.value = times
+        assert nnx.map(bound, jnp.arange(3.0)).tolist() == due
+
+
 def test_errors_leave_everything_as_it_was():
     class Counter(Scale):
         def __call__(self, x):

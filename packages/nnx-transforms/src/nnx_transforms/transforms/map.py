@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from graphcore.authors import enter
+from graphcore.authors import OUTSIDE, current_trace, enter
 from nnx_transforms.transforms.compiled.donation import together
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.mapped.mapping import MappedBody, is_axis
@@ -55,18 +55,29 @@ def map(  # noqa: A001  JAX's own name
     groups = entry.values[0]
     pairs = zip(body.groups, groups, strict=True)
     mapped = [group if is_axis(setting) else None for setting, group in pairs]
+    # JAX's loop is traced at each call. A number among the values would be traced, too.
+    is_kept = current_trace() == OUTSIDE and all(
+        isinstance(x, jax.Array) for x in jax.tree.leaves(groups)
+    )
+    run = body.compiled if is_kept else body.over
     before = functools.partial(check_given, "map", entry, {})
     with explained(entry, before, lambda error: None):
-        out = jax.lax.map(
-            lambda example: body.of_one(example, groups),
-            (mapped, entry.args[0]),
-            batch_size=batch_size,
-        )
+        out = run((mapped, entry.args[0]), groups, batch_size)
     return entry.commit(*out)  # type: ignore[no-any-return]
 
 
 class _Body(MappedBody):
     """The function of one example."""
+
+    def over(self, examples: Any, groups: Any, batch_size: int | None) -> Any:
+        """Runs it on all indices."""
+        one = functools.partial(self.of_one, groups=groups)
+        return jax.lax.map(one, examples, batch_size=batch_size)
+
+    @functools.cached_property
+    def compiled(self) -> Callable[..., Any]:
+        """The same, compiled."""
+        return jax.jit(self.over, static_argnums=2)
 
     def of_one(self, example: Any, groups: Any) -> Any:
         """Runs it on one index of what is mapped, and on what all indices share."""
