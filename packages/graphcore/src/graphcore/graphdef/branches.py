@@ -7,7 +7,6 @@ takes steps of Python's for every key. JAX takes all leaves out of a pytree at o
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from operator import is_, itemgetter
 from typing import Any
@@ -16,7 +15,8 @@ import jax
 
 from graphcore.divided import Divided, Frame, divide, keep
 from graphcore.nodes.registry import nodes_as_in_jax
-from graphcore.variables.bare_arrays import FEW, BareArray, write_places
+from graphcore.trails import Path
+from graphcore.variables.bare_arrays import FEW, BareArray, is_array, write_places
 
 # So few are read and written one by one, whatever is on the way to them.
 _VERY_FEW = 2
@@ -26,16 +26,19 @@ class Branch:
     """The bare arrays in one pytree that is a child of a graph node.
 
     Args:
-        numbers: Their numbers among the variables.
+        places: For each its number among the variables, and the keys from the node.
     """
 
-    def __init__(self, numbers: Sequence[int]) -> None:
-        self.numbers = numbers
+    def __init__(self, places: Sequence[tuple[int, Path]]) -> None:
+        numbers = self.numbers = [number for number, _ in places]
         self._set = frozenset(numbers)
         self._is_row = numbers[-1] - numbers[0] == len(numbers) - 1
         # What there is around the arrays, once it is known to be as JAX has it.
         self._frame: Frame | None = None
-        self._nodes = 0
+        # How many nodes are on the way to the arrays; and how many a function must have
+        # renewed before the pytree is replaced, as others may hold a dict or list.
+        ways = {path[:end] for _, path in places for end in range(1, len(path))}
+        self._ways, self._to_renew = len(ways), 0
 
     def read(self, variables: Sequence[Any], values: list[Any]) -> bool:
         """Puts the arrays into the places of their variables.
@@ -79,10 +82,9 @@ class Branch:
         frame, numbers = self._frame, self.numbers
         if frame is None or not self._set <= values.keys():
             return
-        # Others may hold a dict or list that is not renewed, and are to see the writes.
-        if self._nodes:
+        if self._to_renew:
             inside = map(self._set.__contains__, map(itemgetter(1), renewed))
-            if self._nodes != sum(inside):
+            if self._to_renew != sum(inside):
                 return
         first: BareArray = variables[numbers[0]]
         made = self._with(first.branch(), [*map(values.__getitem__, numbers)])
@@ -132,8 +134,13 @@ class Branch:
         if whole is None or len(arrays) != len(whole.arrays):
             return
         if all(map(is_, arrays, whole.arrays)):
-            self._nodes = _nodes_around_arrays(whole.frame)
             self._frame = whole.frame
+            containers = [x for x in nodes if type(x) in (dict, list)]
+            if containers:
+                # What has no arrays in it is on no way, so it is never renewed.
+                leaves = map(jax.tree.leaves, containers)
+                others = [found for found in leaves if not any(map(is_array, found))]
+                self._to_renew = self._ways + len(others)
 
 
 def _divided(tree: Any) -> Divided | None:
@@ -143,37 +150,14 @@ def _divided(tree: Any) -> Divided | None:
         return None
 
 
-def _nodes_around_arrays(frame: Frame) -> int:
-    """How many nodes of a pytree have arrays in them; 0 if no dict or list is there.
-
-    It is -1 if there is a dict or list without arrays.
-    """
-    has_containers, has_others, count = False, False, 0
-    pending = [(frame.structure, 0)]
-    for treedef, first in pending:  # grows during the loop
-        data = treedef.node_data()
-        if data is None:
-            continue
-        ends = first, first + treedef.num_leaves
-        start, stop = (bisect_left(frame.given, end) for end in ends)
-        if data[0] in (dict, list):
-            has_containers = True
-            has_others = has_others or start == stop
-        count += start < stop
-        for child in treedef.children():
-            pending.append((child, first))
-            first += child.num_leaves
-    return (-1 if has_others else count) if has_containers else 0
-
-
 def branches_of(bare: Sequence[tuple[int, int, tuple[Any, ...]]]) -> list[Branch]:
     """Groups bare arrays by the pytree that they stand in.
 
     Args:
         bare: As `Layout.bare`.
     """
-    groups: dict[Any, list[int]] = {}
+    groups: dict[Any, list[tuple[int, Path]]] = {}
     for number, owner, path in sorted(bare, key=lambda each: each[0]):
         if len(path) > 1:  # Else it is a child of the node itself.
-            groups.setdefault((owner, path[0]), []).append(number)
-    return [Branch(numbers) for numbers in groups.values() if len(numbers) > _VERY_FEW]
+            groups.setdefault((owner, path[0]), []).append((number, path))
+    return [Branch(places) for places in groups.values() if len(places) > _VERY_FEW]
