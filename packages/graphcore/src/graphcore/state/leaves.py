@@ -61,7 +61,7 @@ class UnmadeState:
         if not self.is_whole:
             return nested_from_flat(self._leaves())
         layout = self.layout
-        return layout.nest(VariableState.of_many(layout.kinds, self.values))
+        return layout.nest([*map(VariableState.of, layout.kinds, self.values)])
 
     def _leaves(self) -> Iterator[tuple[Path, VariableState[Any]]]:
         paths, kinds = self.layout.paths, self.layout.kinds

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import repeat
-from operator import itemgetter
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import jax
 
 from graphcore.content import values_equal
 from graphcore.display.printing import Parts, call_parts
-from graphcore.getters import consume
 from graphcore.graphdef.definition import Kind
 from graphcore.hashable_mapping import HashableMapping, as_kept
 from graphcore.variables.bare_arrays import BARE, BareArray
@@ -25,7 +21,6 @@ __all__ = ["VariableState"]
 A = TypeVar("A")
 B = TypeVar("B")
 _Type: TypeAlias = type[Any]
-_first = itemgetter(0)
 _MISSING: Any = object()
 
 
@@ -112,31 +107,6 @@ class VariableState(Reading, ReadOperators, Generic[A]):
         return state
 
     @classmethod
-    def of_many(cls, kinds: Sequence[Kind], values: Sequence[Any]) -> list[Any]:
-        """Makes many states as `of` does, in fewer steps.
-
-        Args:
-            kinds: The variable type and the metadata of each.
-            values: As many raw values.
-
-        Returns:
-            The states.
-
-        Example:
-            >>> import graphcore as gc
-            >>> kind = gc.Param, gc.HashableMapping()
-            >>> states = VariableState.of_many([kind] * 2, [1, 2])
-            >>> [state.value for state in states]
-            [1, 2]
-        """
-        if BareArray in map(_first, kinds):
-            return [cls.of(kind, x) for kind, x in zip(kinds, values, strict=True)]
-        states = list(map(object.__new__, repeat(cls, len(values))))
-        consume(map(_set_value, states, values))
-        consume(map(_set_kind, states, kinds))
-        return states
-
-    @classmethod
     def from_variable(cls, variable: Any, /) -> VariableState[Any]:
         """Takes a snapshot of a variable of any type.
 
@@ -209,8 +179,6 @@ class VariableState(Reading, ReadOperators, Generic[A]):
 
 
 VariableState.raw_value = VariableState.__dict__["value"]  # it has no hooks
-_set_value = VariableState.__dict__["value"].__set__
-_set_kind = VariableState.__dict__["_kind"].__set__
 
 
 # By its fields, which JAX reads without calling Python.

@@ -123,7 +123,7 @@ class Layout:
             tangents: Any = VariableState.of(self.shown[0][1], values[0])
         else:
             kinds = [kind for _, kind, _ in self.shown]
-            states = VariableState.of_many(kinds, values)
+            states = [*map(VariableState.of, kinds, values)]
             tangents = State.from_flat_path(zip(self.paths, states, strict=True))
         if self.form is None:
             return given_state(self.type, tangents)
