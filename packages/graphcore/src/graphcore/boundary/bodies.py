@@ -184,7 +184,7 @@ class Bodies:
         if type(places) is Direct and len({*places.numbers}) < len(places.numbers):
             return
         types = types_of(args, kwargs)
-        containers = spots_of(*_without(statics, args, kwargs))[1].containers
+        containers = spots_of(*_without(statics, args, kwargs)).containers
         if type(places) is Places:
             containers = ()  # All are looked into.
         elif len(places.places) == 1 and type(places.places[0]) is int:

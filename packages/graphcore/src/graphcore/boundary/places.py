@@ -353,7 +353,7 @@ def separate(
         >>> places.fill(((None, 2), {'x': None}), found) == ((node, 2), {'x': node})
         True
     """
-    _, (direct, containers, joining) = spots_of(args, kwargs)
+    direct, containers, joining = spots_of(args, kwargs)
     given, given_kwargs = args, kwargs
     has_divided = False
     for place in containers:
@@ -425,12 +425,12 @@ def take_from(
     return (plain, kwargs), places, roots
 
 
-def spots_of(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, _Spots]:
-    """What tells calls apart, and where the objects may be in ones like this."""
+def spots_of(args: Sequence[Any], kwargs: dict[str, Any]) -> _Spots:
+    """Where the objects may be in calls like one."""
     key = types_of(args, kwargs)
     known = _spots.get(key)
     if known is not None:
-        return key, known
+        return known
     objects: list[Place] = []
     containers: list[Place] = []
     # In the order in which JAX flattens arguments.
@@ -444,4 +444,4 @@ def spots_of(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, _Spots]:
     joining = direct._replace(has_divided=True)
     found = _Spots(direct, tuple(containers), joining)
     _keep(_spots, key, found)
-    return key, found
+    return found

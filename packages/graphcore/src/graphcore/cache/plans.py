@@ -54,8 +54,6 @@ from graphcore.variables.variable import Variable, metadata_epoch, set_variable_
 _Described: TypeAlias = tuple[Any, VariableDef[Any], VariableImpl]
 
 _numbers = itertools.count()
-# The types of a plan's `trace` with which variables may have to be left alone.
-_NOT_ONE_TRACE = ByValue, list
 # A plan that held so often is likely to be asked again and again, by a step in a loop.
 _OFTEN = 8
 # So many copies of all dicts, each 0.5 us a dict. For 6,001 variables two to five were
@@ -473,17 +471,17 @@ def check_writes(plans: Sequence[Plan], variables: Sequence[Any]) -> None:
         TraceContextError: If JAX put one together for the function it is tracing.
     """
     for plan in plans:
-        if type(plan.trace) in _NOT_ONE_TRACE:
-            traces = [t for *_, t in plan.trace] if type(plan.trace) is list else []
-            for variable in variables:
-                trace = trace_of(variable)
-                if type(variable) is BareArray and any(
-                    variable is place for place in plan.variables
-                ):  # It knows no trace; that of its node is among these.
-                    traces = [t for t in traces or [plan.trace] if type(t) is ByValue]
-                    trace = traces[0] if traces else None
-                if type(trace) is ByValue:
-                    raise wrong_trace(trace, type(variable))
+        known = plan.trace
+        traces = [t for *_, t in known] if type(known) is list else [known]
+        by_value = [trace for trace in traces if type(trace) is ByValue]
+        for variable in variables if by_value else ():
+            trace = trace_of(variable)
+            if type(variable) is BareArray and any(
+                variable is place for place in plan.variables
+            ):  # It knows no trace; that of its node is among these.
+                trace = by_value[0]
+            if type(trace) is ByValue:
+                raise wrong_trace(trace, type(variable))
 
 
 def different_trace(path: Path, kind: type[Any]) -> TraceContextError:
