@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeVar
 
 from graphcore.display.printing import Parts
-from graphcore.identity import identity
 
 __all__ = ["RefMap", "compose_mapping", "compose_mapping_reversed"]
 
@@ -46,7 +45,7 @@ class RefMap(MutableMapping[K, V]):
 
     def __getitem__(self, key: K) -> V:
         try:
-            return self._entries[identity(key)][1]
+            return self._entries[id(key)][1]
         except KeyError:
             raise KeyError(key) from None
 
@@ -64,20 +63,20 @@ class RefMap(MutableMapping[K, V]):
             >>> RefMap().get(object(), 'none')
             'none'
         """
-        entry = self._entries.get(identity(key))
+        entry = self._entries.get(id(key))
         return default if entry is None else entry[1]
 
     def __setitem__(self, key: K, value: V) -> None:
-        self._entries[identity(key)] = (key, value)
+        self._entries[id(key)] = (key, value)
 
     def __delitem__(self, key: K) -> None:
         try:
-            del self._entries[identity(key)]
+            del self._entries[id(key)]
         except KeyError:
             raise KeyError(key) from None
 
     def __contains__(self, key: object) -> bool:
-        return identity(key) in self._entries
+        return id(key) in self._entries
 
     def __iter__(self) -> Iterator[K]:
         return iter([key for key, _ in self._entries.values()])

@@ -21,7 +21,6 @@ from graphcore.graphdef.definition import GraphDef, NodeDef
 from graphcore.graphdef.layouts import layout_of
 from graphcore.graphdef.walk import Visit, is_stranger
 from graphcore.hashable_mapping import as_kept
-from graphcore.identity import identity
 from graphcore.known_types import ATOMS
 from graphcore.nodes.owned import OwnedNode, attributes_of
 from graphcore.nodes.registry import (
@@ -108,7 +107,7 @@ class Pattern:
         things = self._look(roots)
         if things is None:
             return None
-        are_distinct = len(set(map(identity, self._indices(things)))) == self.count
+        are_distinct = len(set(map(id, self._indices(things)))) == self.count
         return things if are_distinct else None
 
     def is_made_of(self, roots: Sequence[Any], objects: Sequence[Any]) -> bool:
