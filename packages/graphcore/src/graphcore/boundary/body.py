@@ -122,9 +122,8 @@ class Body:
         self.first_places = [self.shown(paths[0]) for paths in structure.root_places]
         self.groups = structure.settings.groups()
         of_group: dict[Any, list[int]] = {setting: [] for setting in self.groups}
-        if len(of_group) > 1:
-            for position, setting in enumerate(structure.settings.variables):
-                of_group[setting].append(position)
+        for position, setting in enumerate(structure.settings.variables):
+            of_group[setting].append(position)
         self._positions = list(of_group.values())
         self._order = [*chain.from_iterable(self._positions)]
 
@@ -175,8 +174,6 @@ class Body:
         """
         found = [*map(len, groups)]
         due = [*map(len, self._positions)]
-        if len(due) == 1:
-            due = [len(self.structure.settings.variables)]
         if found != due:
             raise ValueError(
                 f"The body of {self.__name__!r} takes one list of values for each of "
