@@ -258,11 +258,10 @@ class _Condition(_Carried, Body):
 
     def __call__(self, carry: Any, held: Any = None) -> Any:  # type: ignore[override]
         """Asks the condition; refuses what it writes."""
-        values, plain = put_held(carry[0], held), carry[1]
-        inside = Inside(self.structure.joint, values)
-        args, _ = self.fill(inside, (plain,), {})
-        holds = self.call(inside, args, {})
-        left = inside.leave(None)
+        return self.run(put_held(carry[0], held), (carry[1],), {}).out
+
+    def leave(self, inside: Inside, out: Any) -> Left:
+        left = super().leave(inside, None)
         message = (
             f"The condition of `{self.options}` may only read, since what it writes "
             "would be lost: write in the body. It changes"
@@ -275,4 +274,5 @@ class _Condition(_Carried, Body):
                 if w.position is not None
             ]
             raise failure(ValueError, f"{message}:", paths)
-        return holds
+        left.out = out  # JAX says what is wrong with an object.
+        return left
