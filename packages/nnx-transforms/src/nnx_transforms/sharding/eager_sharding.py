@@ -146,9 +146,7 @@ def _constrained(value: Any, sharding: Any) -> Any:
     traced = isinstance(value, jax.core.Tracer)
     has_types = explicit or AxisType.Explicit in in_force.axis_types
     if named and not traced and has_types:
-        kind = sharding.memory_kind
-        place = NamedSharding(mesh, settled(spec), memory_kind=kind)
-        return jax.device_put(value, place)
+        return jax.device_put(value, sharding.update(spec=settled(spec)))
     if not explicit or not isinstance(spec, PartitionSpec):
         return jax.lax.with_sharding_constraint(value, sharding)
 
