@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from graphcore import All, Filter, Static, to_predicate
+from graphcore import All, Filter, Static, iter_graph, to_predicate
 from graphcore.authors import (
     enter,
     is_object,
@@ -30,7 +30,6 @@ from nnx_transforms.arguments import positions_of
 from nnx_transforms.prefixes import Carry, StateAxes
 from nnx_transforms.randomness.random_splits import split_rngs as with_split_rngs
 from nnx_transforms.randomness.rngs import RngState
-from nnx_transforms.states.tree_variables import tree_variables
 from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.mapped.mapping import (
     NO_METADATA,
@@ -359,7 +358,7 @@ def _split(
         with with_split_rngs(tree, splits=size, only=single):
             yield
         return
-    for path, x in tree_variables(tree):
+    for path, x in iter_graph(tree):
         if single(path, x):
             raise ValueError(
                 f"Into how many is the random stream {x.tag!r} to be split? No array "

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import NamedSharding, Sharding
 
-from graphcore import is_variable
+from graphcore import is_variable, variables
 from graphcore.authors import key_path, path_text, raw_value_of
 from nnx_transforms.sharding.shardings import axis_names
-from nnx_transforms.states.tree_variables import tree_variables
 
 __all__ = ["Placed", "Placement", "placement"]
 
@@ -130,7 +129,7 @@ def placement(node: Any, /) -> Placement:
         _placed(
             (*path, *key_path(inner)), type(x) if is_variable(x) else jax.Array, value
         )
-        for path, x in tree_variables(node)
+        for (_, *path), x in variables([node]).flat_state()
         for inner, value in jax.tree_util.tree_leaves_with_path(raw_value_of(x))
         if hasattr(value, "dtype")
     )

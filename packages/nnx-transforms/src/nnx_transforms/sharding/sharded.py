@@ -37,7 +37,6 @@ from nnx_transforms.sharding.shardings import (
     sharding_key,
     sharding_of,
 )
-from nnx_transforms.states.tree_variables import tree_variables
 from nnx_transforms.states.values import arrays_of, map_value
 from nnx_transforms.training.optimizer import Optimizer, slot_placement
 from nnx_transforms.transforms.decorators import LATER
@@ -94,7 +93,7 @@ def shard(
     given = StateSharding(settings)
     noted: RefMap[Any, dict[str, Any]] = RefMap()
     paths: RefMap[Any, str] = RefMap()
-    for path, x in tree_variables(node):
+    for path, x in iter_graph(node):
         if is_variable(x):
             paths[x] = path_text(path)
             noted[x] = _with_setting(x, given.map_prefix(path, x), rules)
@@ -186,7 +185,7 @@ def _with_automatic_axes(f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     # What is returned is placed later, whatever its shape is by now.
     values, out = left.values(), _map_arrays(back, left.out)
     returned = entry.discard([values], out, left.change)
-    placed_later = RefMap((x, None) for _, x in tree_variables(returned))
+    placed_later = RefMap((x, None) for _, x in iter_graph(returned) if is_variable(x))
 
     def leaving(written: Written) -> Any:
         value = written.value
@@ -248,9 +247,7 @@ def _placed(x: Any, metadata: Mapping[str, Any], mesh: Any, path: str) -> Any:
             raise ValueError(no_mesh)
         place = NamedSharding(mesh, settled(place))
     elif isinstance(place, NamedSharding):
-        place = NamedSharding(
-            place.mesh, settled(place.spec), memory_kind=place.memory_kind
-        )
+        place = place.update(spec=settled(place.spec))
 
     def moved(value: Any) -> Any:
         if isinstance(value, jax.ShapeDtypeStruct):

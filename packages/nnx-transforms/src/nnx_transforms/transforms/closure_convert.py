@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from graphcore import diff, is_variable
+from graphcore import diff, is_variable, iter_graph
 from graphcore.authors import (
     Callee,
     Divided,
@@ -18,7 +18,6 @@ from graphcore.authors import (
     take_objects,
     variable_impl,
 )
-from nnx_transforms.states.tree_variables import tree_variables
 from nnx_transforms.transforms.derivatives.rules import named_like
 from nnx_transforms.transforms.loops.agreement import failure
 
@@ -76,7 +75,7 @@ def closure_convert(
     """
     # JAX's caches keep the functions that were traced, and what these refer to. So it
     # gets one that is made to refer to nothing after its trace.
-    captured = [v for _, v in tree_variables(captured_objects(fun)) if is_variable(v)]
+    captured = [x for _, x in iter_graph(captured_objects(fun)) if is_variable(x)]
     parts: list[tuple[Any, list[Any]]] = [(fun, captured)]
 
     def run(*args: Any) -> Any:

@@ -8,7 +8,13 @@ from typing import Any, TypeVar
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from graphcore import TraceContextError, VariableState, clone, is_variable
+from graphcore import (
+    TraceContextError,
+    VariableState,
+    clone,
+    is_variable,
+    iter_graph,
+)
 from graphcore.authors import (
     Body,
     Inside,
@@ -22,7 +28,6 @@ from graphcore.authors import (
     write_raw,
 )
 from nnx_transforms.sharding.shardings import names_in, sharding_of
-from nnx_transforms.states.tree_variables import tree_variables
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 
 __all__ = ["eval_shape"]
@@ -128,7 +133,7 @@ def _with_shardings(out: Any) -> Any:
 
     write_raw(
         (x, sharded(path, variable_impl(type(x)).metadata(x), raw_value_of(x)))
-        for path, x in tree_variables(out)
+        for path, x in iter_graph(out)
         if is_variable(x)
     )
     return jax.tree_util.tree_map_with_path(
