@@ -17,15 +17,12 @@ import numpy as np
 
 from graphcore import (
     Filter,
-    NodeDef,
-    NodeRef,
-    VariableDef,
     VariableState,
-    graphdef,
+    find_duplicates,
     state,
     variable_name_from_type,
 )
-from graphcore.authors import definition_paths, raw_value_of
+from graphcore.authors import raw_value_of
 from nnx_transforms.saving.names import name_of, text_of
 from nnx_transforms.sharding.placement_table import shape_text
 from nnx_transforms.sharding.shardings import PLACEMENT
@@ -183,12 +180,8 @@ def contents_of(node: Any, filter: Filter) -> tuple[Contents, dict[str, Any]]:
                 continue  # the static part of a pytree, which belongs to the graph
             values[leaf] = value
             contents.leaves[leaf] = leaf_of(kind, value)
-    first: dict[int, str] = {}
-    for path, item in definition_paths(graphdef(node)):
-        if isinstance(item, NodeRef):
-            contents.shared[name_of(path)] = first[item.index]
-        elif isinstance(item, NodeDef | VariableDef):
-            first[item.index] = name_of(path)
+    for first, *others in find_duplicates(node):
+        contents.shared.update(dict.fromkeys(map(name_of, others), name_of(first)))
     return contents, values
 
 

@@ -9,15 +9,14 @@ once more, with what they hold in their place.
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
-from graphcore import VariableState
-from graphcore.authors import Entry, enter, is_object, raw_value_of
+from graphcore import VariableState, find_duplicates
+from graphcore.authors import Callee, is_object, raw_value_of
 from nnx_transforms.transforms.loops.carry import (
     CarriedAnew,
     CarryPlace,
@@ -80,26 +79,19 @@ def carrying(
         return run(*functions, args)
     except CarriedAnew:
         carry, others = take_carry(args, place_in)
-        if _is_shared(enter(functions[0], args), args, carry):
-            raise
+        carried = set(map(id, jax.tree.leaves(carry, is_leaf=is_object)))
+
+        def is_carried(_: Any, x: Any) -> bool:
+            return is_foreign_variable(x) and id(x) in carried
+
+        if find_duplicates([Callee(functions[0]).bound, args], only=is_carried):
+            raise  # One of them is reached in another way as well.
     given = put_carry(others, _apart(carry), place_in)
     step, *rest = functions
     asked = [_by_value(f, place_in, None) for f in rest]
     out = run(_by_value(step, place_in, place_out), *asked, given)
     carry, others = take_carry(out, place_out)
     return put_carry(others, _whole(carry), place_out)
-
-
-def _is_shared(entry: Entry, args: tuple[Any, ...], carry: Any) -> bool:
-    """Whether a variable in the carry is reached in another way as well."""
-    count = len(entry.variables)
-    things = [thing for _, thing in entry.joint.layout.references if thing < count]
-    reached = Counter(map(id, jax.tree.leaves(args, is_leaf=is_object)))
-    reached.update([id(entry.variables[thing]) for thing in things])
-    return any(
-        is_foreign_variable(x) and reached[id(x)] > 1
-        for x in jax.tree.leaves(carry, is_leaf=is_object)
-    )
 
 
 def _by_value(
