@@ -67,11 +67,10 @@ class _ByFilter(PrefixMapping[Any]):
     def __init__(
         self, mapping: Mapping[Any, Any] | Iterable[tuple[Filter, Any]]
     ) -> None:
-        if isinstance(mapping, type(self)):
-            mapping = list(zip(mapping.filters, mapping.settings, strict=True))
         if isinstance(mapping, State):
             mapping = create_path_filters(mapping)
-        given: Any = mapping.items() if isinstance(mapping, Mapping) else mapping
+        has_items = isinstance(mapping, Mapping | type(self))
+        given: Any = mapping.items() if has_items else mapping
         try:
             pairs = [(f, setting) for f, setting in given]
         except (TypeError, ValueError):
@@ -108,6 +107,10 @@ class _ByFilter(PrefixMapping[Any]):
             f"{path_text(path)!r}: add `...` as the last filter."
         )
 
+    def items(self) -> tuple[tuple[Any, Any], ...]:
+        """Pairs of filters and settings."""
+        return tuple(zip(self.filters, self.settings, strict=True))
+
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
@@ -117,11 +120,8 @@ class _ByFilter(PrefixMapping[Any]):
         return hash((type(self), self._predicates, self.settings))
 
     def __repr__(self) -> str:
-        pairs = ", ".join(
-            f"{_filter_text(f)}: {setting!r}"
-            for f, setting in zip(self.filters, self.settings, strict=True)
-        )
-        return f"{type(self).__name__}({{{pairs}}})"
+        texts = [f"{_filter_text(f)}: {setting!r}" for f, setting in self.items()]
+        return f"{type(self).__name__}({{{', '.join(texts)}}})"
 
 
 def _filter_text(filter: Any) -> str:
@@ -157,10 +157,6 @@ class StateAxes(_ByFilter):
     def values(self) -> tuple[Any, ...]:
         """The axes, in the order of the filters."""
         return self.settings
-
-    def items(self) -> tuple[tuple[Any, Any], ...]:
-        """Pairs of filters and axes."""
-        return tuple(zip(self.filters, self.settings, strict=True))
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.filters)

@@ -319,8 +319,7 @@ def _pairs(
     state_axes: Mapping[Any, Any], others: Any = _MISSING
 ) -> list[tuple[Filter, Any]]:
     """Filters and axes, and an axis for what no filter selects if it is given."""
-    axes = StateAxes(state_axes)
-    pairs = list(zip(axes.filters, axes.axes, strict=True))
+    pairs = [*StateAxes(state_axes).items()]
     everything = to_predicate(...)
     if others is not _MISSING and all(to_predicate(f) != everything for f, _ in pairs):
         pairs.append((..., others))

@@ -285,39 +285,29 @@ def _reference(definition: Any) -> NodeRef[Any]:
     return NodeRef(definition.type, definition.index)
 
 
-def abstract(value: Any) -> Any:
+def outline(value: Any) -> Any:
     """A pytree with the type of each leaf in its place.
 
     Args:
         value: A pytree of arrays. Of what JAX does not take, it says so elsewhere.
 
+    Returns:
+        The pytree; where a class refuses to be made of types, these by path, beside
+        the structure.
+
     Example:
-        >>> tree = abstract({'w': 1.0, 'act': 'relu'})
+        >>> tree = outline({'w': 1.0, 'act': 'relu'})
         >>> tree['w'].shape, tree['act']
         ((), <class 'str'>)
     """
-    return jax.tree.map(lambda x: jax.typeof(x) if has_type(x) else type(x), value)
-
-
-def outline(value: Any) -> Any:
-    """As `abstract`, also of pytrees whose class refuses to be made of types.
-
-    Args:
-        value: As for `abstract`.
-
-    Returns:
-        Where a class refuses, the types by path, beside the structure.
-
-    Example:
-        >>> outline({'w': 1.0}) == abstract({'w': 1.0})
-        True
-    """
+    leaves, structure = jax.tree.flatten(value)
+    types = [jax.typeof(x) if has_type(x) else type(x) for x in leaves]
     try:
-        return abstract(value)
+        return structure.unflatten(types)
     except Exception:  # whatever it raises
-        leaves, structure = jax.tree_util.tree_flatten_with_path(value)
-        types = {path_text(key_path(path)): abstract(x) for path, x in leaves}
-        return types, Static(structure)
+        pairs = jax.tree_util.tree_leaves_with_path(value)
+        paths = [path_text(key_path(path)) for path, _ in pairs]
+        return dict(zip(paths, types, strict=True)), Static(structure)
 
 
 def type_differences(
