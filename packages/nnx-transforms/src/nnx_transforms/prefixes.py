@@ -67,10 +67,11 @@ class _ByFilter(PrefixMapping[Any]):
     def __init__(
         self, mapping: Mapping[Any, Any] | Iterable[tuple[Filter, Any]]
     ) -> None:
+        given: Any = mapping
         if isinstance(mapping, State):
-            mapping = create_path_filters(mapping)
-        has_items = isinstance(mapping, Mapping | type(self))
-        given: Any = mapping.items() if has_items else mapping
+            given = create_path_filters(mapping)
+        if isinstance(given, Mapping | type(self)):
+            given = given.items()
         try:
             pairs = [(f, setting) for f, setting in given]
         except (TypeError, ValueError):

@@ -55,8 +55,7 @@ def without_rules(axes: Any) -> Any:
 
 def is_leafwise(axes: Any) -> bool:
     """Whether there are functions among the axes, or axes inside of a module."""
-    nodes = jax.tree.leaves(axes, is_leaf=Divided.is_due)
-    return has_rules(axes) or any(map(Divided.is_due, nodes))
+    return has_rules(axes) or Divided.within(axes)[1]
 
 
 def apply_rules(axes: Any, tree: Any, name: str) -> Any:
