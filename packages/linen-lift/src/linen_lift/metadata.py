@@ -166,8 +166,6 @@ class Partitioned(AxisMetadata):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "value" not in getattr(cls, "__dataclass_fields__", {}):
-            return  # `Partitioned` itself
         dataclasses.dataclass(frozen=True)(cls)
         fields = {f.name: _is_static(f) for f in dataclasses.fields(cls) if f.init}
         jax.tree_util.register_dataclass(

@@ -27,13 +27,7 @@ from .declarations import Declarations
 from .decorators import compact
 from .definition import RESERVED, checked_hash, define, tabulate_fields
 from .module_base import State
-from .preparation import (
-    INIT_MUTABLE,
-    CaptureFilter,
-    check_instance,
-    descriptor_value,
-    pure,
-)
+from .preparation import INIT_MUTABLE, CaptureFilter, check_instance, pure
 from .summary import Summaries
 
 M = TypeVar("M", bound="Module")
@@ -155,7 +149,12 @@ class Module(Declarations, Summaries):
                     return attributes[name]
             for base in cls.__mro__:
                 if name in base.__dict__:
-                    return descriptor_value(self, name, base.__dict__[name])
+                    # A property raised this, which Python took for a missing one.
+                    try:
+                        return base.__dict__[name].__get__(self, cls)
+                    except AttributeError as error:
+                        known = cls.__name__, name
+                        raise errors.DescriptorAttributeError(*known) from error
             if attributes["scope"] is None and self._has_setup:
                 raise errors.CallSetupUnboundModuleError(cls.__name__, name)
         raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")

@@ -52,16 +52,6 @@ def method_of(module: ModuleBase, method: Any) -> Callable[..., Any]:
     return unbound
 
 
-def descriptor_value(module: Any, name: str, descriptor: Any) -> Any:
-    """What a property gives; Python hid why it raised AttributeError."""
-    if not hasattr(descriptor, "__get__"):
-        return descriptor
-    try:
-        return descriptor.__get__(module, type(module))
-    except AttributeError as error:
-        raise errors.DescriptorAttributeError(type(module).__name__, name) from error
-
-
 def check_instance(module: Any, method: str) -> None:
     """Refuses what is no instance of a module.
 
