@@ -195,6 +195,8 @@ def test_arrays_without_a_variable_are_left_alone():
     assert node.scales[0] is scale
     found = [(row.path, row.type, row.shard_shape) for row in nnx.placement(node)]
     assert found == [("bias", nnx.Param, (2,)), ("scales/0", jax.Array, (8,))]
+    beside = nnx.placement({"node": node, "x": jnp.ones(2)})
+    assert [row.path for row in beside] == ["node/bias", "node/scales/0", "x"]
 
 
 # --- logical names --------------------

@@ -110,8 +110,9 @@ def placement(node: Any, /) -> Placement:
     """Lists where the variables of an object lie: shards, devices and bytes by path.
 
     Args:
-        node: A graph node, or a pytree with graph nodes in it. It may lie on devices
-            of other processes too, or be abstract.
+        node: A graph node, or a pytree with graph nodes in it, whose other arrays are
+            listed as well. It may lie on devices of other processes too, or be
+            abstract.
 
     Returns:
         A tuple with an entry for each array, which prints as a table.
