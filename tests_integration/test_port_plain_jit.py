@@ -125,3 +125,17 @@ def test_functions_of_others_that_split_with_flax_are_listed(source):
     assert all("keep in Flax" in problem.reason for problem in out.problems)
     # What someone else calls so is none of them.
     assert not port("from .models import nnx_module\nself.nnx_module()").problems
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from qwix import apply_lora_to_model as a, quantize_model as q",
+        "import qwix as q\nq.apply_lora_to_model(m, r), q.quantize_model(m, r)",
+    ],
+)
+def test_functions_of_others_that_refuse_other_modules_are_listed(source):
+    out = port("from flax import nnx\n" + source)
+    assert {p.name for p in out.problems} == {"apply_lora_to_model", "quantize_model"}
+    assert all("refuses" in p.reason for p in out.problems)
+    assert not port("from .x import quantize_model as q\nself.quantize_model").problems

@@ -65,14 +65,18 @@ OTHERS = {
 }
 """Functions of graphs in Flax that are others here, and what to use."""
 
-SPLITTERS = {"numpyro": ("nnx_module", "random_nnx_module")}
-"""Functions of other packages that find the variables of a module with Flax."""
-
-SPLITS = (
+_KEEP = "keep in Flax the modules that it is given"
+_SPLITS = (
     "it looks for variables with Flax, finds none in a module of these packages, and "
-    "does not train it: keep in Flax the modules that it is given"
+    f"does not train it: {_KEEP}"
 )
-"""What is wrong with them, which nothing says when they are called."""
+_REFUSES = f"it refuses modules that are not Flax's: {_KEEP}"
+
+SPLITTERS = {
+    "numpyro": (("nnx_module", "random_nnx_module"), _SPLITS),
+    "qwix": (("apply_lora_to_model", "quantize_model"), _REFUSES),
+}
+"""Functions of other packages that know the modules of Flax alone, and what they do."""
 
 SETTINGS = (
     "settings of Flax are not read here; in the place of `flax_always_shard_variable` "

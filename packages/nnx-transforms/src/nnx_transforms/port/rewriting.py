@@ -9,7 +9,7 @@ from collections.abc import Container
 from typing import NamedTuple
 
 from .bindings import bindings
-from .names import SPLITS, SPLITTERS, Kept, Place, attribute, find, unit
+from .names import SPLITTERS, Kept, Place, attribute, find, unit
 from .plain_jit import changed_arguments
 from .text import Node, Text
 
@@ -106,11 +106,11 @@ class _Rewriting(ast.NodeVisitor):
         if "flax.nnx" in paths or "flax.nnx" in source:
             for found in changed_arguments(tree):
                 self.problem(*found)
-        for package, names in SPLITTERS.items():
+        for package, (names, reason) in SPLITTERS.items():
             for use in ast.walk(tree) if package in source else ():
                 name = getattr(use, "attr", getattr(use, "name", None))
                 if name in names and isinstance(use, ast.Attribute | ast.alias):
-                    self.problem(use, name, SPLITS)
+                    self.problem(use, name, reason)
         for node in imports:
             if isinstance(node, ast.Import):
                 self._rewrite_plain(node)
