@@ -76,7 +76,11 @@ class Facts:
 
 
 class _Plain:
-    """The facts of the last variable that was made without metadata."""
+    """The facts of the last variable that was made without metadata.
+
+    Those of each variable would lie between the variables in memory: to read the values
+    of 6,000 would take an eighth longer.
+    """
 
     facts = Facts(EMPTY, OUTSIDE)
 
