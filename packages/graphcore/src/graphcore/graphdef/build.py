@@ -87,6 +87,8 @@ class Builder:
             ValueError: If an existing object is of another type than the definition
                 says, belongs to another trace, or a reference leads nowhere.
         """
+        if not layout.roots:
+            return []
         recipe = recipe_of(layout)
         indices = layout.indices.items()
         existing = {t: self._existing[i] for i, t in indices if i in self._existing}
