@@ -315,8 +315,6 @@ class Divided:
         leaves = self.frame.structure.flatten_up_to(tree)
         return Divided([leaves[i] for i in self.frame.given], self.frame)
 
-    is_due = staticmethod(is_filtered)
-
     @staticmethod
     def matches(x: Any) -> bool:
         """Tells whether something stands for a pytree."""

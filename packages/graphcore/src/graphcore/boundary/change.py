@@ -116,7 +116,7 @@ class Change:
     @functools.cached_property
     def referred(self) -> frozenset[int]:
         """The indices of what the returned objects consist of, but for new objects."""
-        layout = self.layouts[1]
+        _, layout, _ = self.layouts
         outside = {reference.index for reference in layout.outside.values()}
         return frozenset(outside.union(layout.indices).intersection(dict(self.mapping)))
 
@@ -448,7 +448,7 @@ def publish(
             # what the rest leaves alone keeps the container that others hold as well.
             change.overwrite(variables, values, joint.layout, undo, only_bare=True)
         # In the order in which they were found: later ones refer to earlier ones.
-        _, returned, _ = [*map(builder.build_all, change.layouts)]
+        _, returned, _ = map(builder.build_all, change.layouts)
         if write:
             builder.commit(undo)
     return change.places.fill(out, returned)
