@@ -438,3 +438,38 @@ def test_metadata_may_have_the_name_of_a_field():
 def test_a_state_of_nothing_is_refused():
     with pytest.raises(TypeError, match="type and a value"):
         gc.VariableState()
+
+
+class CountedKey(str):
+    """A key that counts how often it is compared."""
+
+    compared = 0
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        CountedKey.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_a_path_is_looked_up_without_comparing_it_with_all_others():
+    keys = [CountedKey(f"layer{i}") for i in range(200)]
+    state = gc.State({key: {"w": i} for i, key in enumerate(keys)})
+    paths = [(str(key), "w") for key in keys]
+    CountedKey.compared = 0
+    flat = state.flat_state()
+    assert [flat[path] for path in paths] == [*range(200)]
+    assert all(path in flat for path in paths)
+    assert dict(flat).keys() == set(flat.paths)
+    assert gc.State.merge(state, state) == state
+    assert CountedKey.compared < 100 * len(keys)
+
+
+def test_what_is_no_path_is_not_in_a_flat_state():
+    flat = gc.FlatState([(("a",), jnp.ones(2))])
+    assert ("a",) in flat
+    assert ("b",) not in flat
+    assert [1] not in flat
+    assert next(iter(flat)) not in flat  # a pair with an array can't be hashed
+    with pytest.raises(KeyError):
+        flat["b",]

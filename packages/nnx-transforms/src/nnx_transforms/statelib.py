@@ -61,7 +61,8 @@ def from_flat_state(
         >>> from_flat_state({('a', 'x'): 1}).a.x
         1
     """
-    return cls(State.from_flat_path(flat_state).raw_mapping)
+    state: State[Any, Any] = State.from_flat_path(flat_state)
+    return state if cls is State else cls(state.raw_mapping)
 
 
 def to_pure_dict(

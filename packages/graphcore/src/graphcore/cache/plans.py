@@ -96,6 +96,8 @@ class Plan:
         # What is known of this plan alone or together with those of other roots, in
         # one index space; see `joint`.
         self.combined: dict[Any, Any] = {}
+        # What JAX sees of the nodes as pytrees, by their ids, once it was asked.
+        self.parts: dict[int, Any] | None = None
         # The root itself must not be kept. Who keeps the plan with it says which it is.
         self.root: Callable[[], Any] = _nothing
         self.nodes = [n for n in nodes if n is not root]

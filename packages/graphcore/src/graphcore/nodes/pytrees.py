@@ -16,10 +16,11 @@ import threading
 import weakref
 from collections.abc import Iterator
 from operator import is_
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 
+from graphcore._jax import OUTSIDE
 from graphcore.boundary.places import is_object
 from graphcore.cache.plans import Plan, plan_of
 from graphcore.content import is_immutable
@@ -27,7 +28,12 @@ from graphcore.content_key import UnhashableContent, content_key
 from graphcore.graphdef.definition import NodeRef, StaticAttribute, definition_paths
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.known_types import ATOMS
-from graphcore.nodes.owned import OwnedNode, get_open_children, set_open_children
+from graphcore.nodes.owned import (
+    OwnedNode,
+    get_open_children,
+    plans_of,
+    set_open_children,
+)
 from graphcore.nodes.owned import set_trace as _set_trace
 from graphcore.nodes.registry import PytreeNodeImpl, find_impl
 from graphcore.probing import probing
@@ -45,16 +51,36 @@ __all__ = ["by_value"]
 
 
 class _Entered(threading.local):
-    # Whether this thread is flattening an object whose whole graph was checked already.
-    from_above = False
+    # While this thread flattens an object whose whole graph was checked already: what
+    # is known of its nodes, by their ids (see `_known_parts`), and whether JAX asked
+    # for one of them.
+    parts: dict[int, _Parts] | None = None
+    has_met_one = False
 
     def __init__(self) -> None:
-        # The same where JAX flattens with key paths and has all children at once: the
-        # objects of the checked graph that it has not reached yet.
-        self.pending: dict[int, weakref.ref[Any]] = {}
+        # Where JAX has all children of an object before it goes on to the first one,
+        # which is so with key paths and along a structure: the objects of the checked
+        # graph that it has not reached yet, and the plans that an edit would take away.
+        self.pending: dict[int, tuple[weakref.ref[Any], Any]] = {}
+
+    def expect(self, plan: Plan) -> None:
+        """Takes note that the nodes of a plan are part of a checked graph."""
+        owned = [node for node in plan.nodes if isinstance(node, OwnedNode)]
+        self.pending = {id(x): (weakref.ref(x), plans_of(x)) for x in owned}
+
+    def was_checked(self, node: Any) -> bool:
+        """Tells whether a node is expected, and is what it was since."""
+        expected = self.pending.pop(id(node), None)
+        if expected is None:
+            return False
+        reference, plans = expected
+        return plans_of(node) is plans and reference() is node
 
 
 _entered = _Entered()
+
+
+_Parts: TypeAlias = "tuple[list[Any], _Rest]"
 
 
 class _Rest:
@@ -67,7 +93,7 @@ class _Rest:
         where: Where it was flattened.
     """
 
-    __slots__ = ("_compared", "children", "keys", "values", "where")
+    __slots__ = ("_compared", "_hash", "_order", "children", "keys", "values", "where")
 
     def __init__(
         self, children: Path, keys: Path, values: tuple[Any, ...], where: Origin
@@ -75,6 +101,8 @@ class _Rest:
         self.children, self.keys, self.values = children, keys, values
         self.where = where
         self._compared: Any = None
+        self._hash: int | None = None
+        self._order: list[tuple[Any, int]] | None = None
         if not all(map(is_immutable, values)):
             self._compared = tuple(map(_content, keys, values))
 
@@ -82,7 +110,21 @@ class _Rest:
     def _key(self) -> Any:
         return self._compared or tuple(map(content_key, self.values))
 
+    @property
+    def order(self) -> list[tuple[Any, int]]:
+        """All keys in the order of the graph, with their positions among the values.
+
+        The children come first there, then the static values.
+        """
+        if self._order is None:
+            keys = (*self.children, *self.keys)
+            pairs = zip(keys, range(len(keys)), strict=True)
+            self._order = sorted(pairs, key=lambda x: (not isinstance(x[0], int), x[0]))
+        return self._order
+
     def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
         if type(other) is not _Rest:
             return NotImplemented
         if self.children != other.children or self.keys != other.keys:
@@ -92,7 +134,9 @@ class _Rest:
         return bool(self._key == other._key)
 
     def __hash__(self) -> int:
-        return hash((self.children, self.keys, self._key))
+        if self._hash is None:
+            self._hash = hash((self.children, self.keys, self._key))
+        return self._hash
 
     def __repr__(self) -> str:
         pairs = zip(self.keys, self.values, strict=True)
@@ -111,7 +155,7 @@ def _content(key: Any, value: Any) -> Any:
 
 
 def _is_child(x: Any) -> bool:
-    return is_array(x) or is_object(x)
+    return is_object(x) or is_array(x)
 
 
 def _is_static(x: Any) -> bool:
@@ -122,14 +166,44 @@ def _flatten(node: Any) -> tuple[Any, _Rest | None]:
     if probing.active:
         probing.found = True
         return (), None
-    if _entered.from_above:
+    parts = _entered.parts
+    if parts is not None:
+        _entered.has_met_one = True
+        return parts.get(id(node)) or _taken_apart(node)
+    if _entered.was_checked(node):
         return _taken_apart(node)
-    _refuse_sharing(node)
-    children, rest = _taken_apart(node)
-    return _below(children), rest
+    plan = _refuse_sharing(node)
+    parts = _known_parts(node, plan)
+    children, rest = parts.get(id(node)) or _taken_apart(node)
+    return _below(children, parts, plan), rest
 
 
-def _taken_apart(node: Any) -> tuple[list[Any], _Rest]:
+# Those of an object that was flattened once, as many are.
+_UNKNOWN: dict[int, _Parts] = {}
+
+
+def _known_parts(node: Any, plan: Plan) -> dict[int, _Parts]:
+    """The nodes of a graph taken apart, by their ids, while its plan holds.
+
+    Left out are those with arrays, which may be replaced while it does, and with
+    containers of which JAX is shown a copy, as they hold static values, too.
+    """
+    if not plan.can_be_kept or origin().trace is not OUTSIDE:
+        return _UNKNOWN
+    if plan.parts is None:
+        plan.parts = _UNKNOWN
+    elif plan.parts is _UNKNOWN:
+        owned = [x for x in (node, *plan.nodes) if isinstance(x, OwnedNode)]
+        parts = [(id(x), _taken_apart(x)) for x in owned]
+        plan.parts = {key: each for key, each in parts if _holds_objects(each[0])}
+    return plan.parts
+
+
+def _holds_objects(children: list[Any]) -> bool:
+    return all(map(is_object, jax.tree.leaves(children, is_leaf=is_object)))
+
+
+def _taken_apart(node: Any) -> _Parts:
     still_open = get_open_children(node)
     children: list[Any] = []
     names: list[Any] = []
@@ -153,13 +227,15 @@ def _taken_apart(node: Any) -> tuple[list[Any], _Rest]:
     return children, _Rest(tuple(names), tuple(keys), tuple(values), origin())
 
 
-def _below(children: list[Any]) -> Iterator[Any]:
-    # JAX visits each child before it asks for the next one.
-    _entered.from_above = True
+def _below(children: list[Any], parts: dict[int, _Parts], plan: Plan) -> Iterator[Any]:
+    # JAX visits each child before it asks for the next one, mostly.
+    _entered.parts, _entered.has_met_one = parts, False
     try:
         yield from children
     finally:
-        _entered.from_above = False
+        _entered.parts = None
+    if plan.nodes and not _entered.has_met_one:
+        _entered.expect(plan)
 
 
 def _with_statics(container: Any) -> Any:
@@ -172,27 +248,22 @@ def _with_statics(container: Any) -> Any:
 
 
 def _flatten_with_keys(node: Any) -> tuple[Any, _Rest]:
-    known = _entered.pending.pop(id(node), None)
-    if known is None or known() is not node:
-        inner = _refuse_sharing(node).nodes
-        _entered.pending = {id(x): weakref.ref(x) for x in inner}
+    if not _entered.was_checked(node):
+        _entered.expect(_refuse_sharing(node))
     children, rest = _taken_apart(node)
-    entries = [_entry(node, key) for key in rest.children]
-    return tuple(zip(entries, children, strict=True)), rest
-
-
-def _entry(node: Any, key: Any) -> Any:
-    if isinstance(key, int):
-        return jax.tree_util.SequenceKey(key)
     # What holds its children as items is shown so.
     named = jax.tree_util.DictKey if hasattr(node, "keys") else jax.tree_util.GetAttrKey
-    return named(key)
+    entries = [
+        jax.tree_util.SequenceKey(key) if isinstance(key, int) else named(key)
+        for key in rest.children
+    ]
+    return tuple(zip(entries, children, strict=True)), rest
 
 
 def _unflatten(kind: type[Any], rest: _Rest, children: Any) -> Any:
     node = kind._create_empty(None)
     _set_trace(node, trace_of_rebuilt(rest.where))
-    pairs = list(zip(rest.keys, rest.values, strict=True))
+    values = []
     still_open = []
     for key, child in zip(rest.children, children, strict=True):
         if not _is_child(child) and child is not None:
@@ -200,16 +271,16 @@ def _unflatten(kind: type[Any], rest: _Rest, children: Any) -> Any:
                 child, is_leaf=lambda x: _is_static(x) or is_object(x)
             )
             if all(_is_static(x) or _is_child(x) for x in leaves):
-                values = [x.value if _is_static(x) else x for x in leaves]
-                child = jax.tree.unflatten(structure, values)
+                inside = [x.value if _is_static(x) else x for x in leaves]
+                child = jax.tree.unflatten(structure, inside)
             else:
                 still_open.append(key)
-        pairs.append((key, child))
+        values.append(child)
     if still_open:
         set_open_children(node, frozenset(still_open))
+    values += rest.values
     # In the order of the graph, as it is where a graph is merged.
-    order = sorted(pairs, key=lambda pair: (not isinstance(pair[0], int), pair[0]))
-    node._init_node(order)
+    node._init_node([(key, values[position]) for key, position in rest.order])
     return node
 
 

@@ -49,10 +49,12 @@ class FlatState(Sequence[tuple[Path, L]]):
         (True, {('a', 'x'): 1, ('b',): 2}, [1, 2])
     """
 
-    __slots__ = ("leaves", "paths")
+    __slots__ = ("_positions", "leaves", "paths")
 
     paths: tuple[Path, ...]
     leaves: tuple[L, ...]
+    # Where each path stands, once one was looked up.
+    _positions: dict[Path, int]
 
     def __init__(
         self, pairs: Iterable[tuple[Path, L]] = (), /, *, sort: bool = True
@@ -71,15 +73,24 @@ class FlatState(Sequence[tuple[Path, L]]):
     def __getitem__(self, index: Path) -> L: ...
     def __getitem__(self, index: int | slice | Path) -> Any:
         if isinstance(index, tuple):
-            if index not in self.paths:
-                raise KeyError(index)
-            return self.leaves[self.paths.index(index)]
+            return self.leaves[self._position_of[index]]
         if isinstance(index, slice):
             return list(zip(self.paths[index], self.leaves[index], strict=True))
         return self.paths[index], self.leaves[index]
 
+    @property
+    def _position_of(self) -> dict[Path, int]:
+        try:
+            return self._positions
+        except AttributeError:
+            self._positions = dict(zip(self.paths, range(len(self)), strict=True))
+            return self._positions
+
     def __contains__(self, path: object) -> bool:
-        return path in self.paths
+        try:
+            return path in self._position_of
+        except TypeError:  # what can't be hashed is no path
+            return False
 
     def keys(self) -> tuple[Path, ...]:
         """The paths, as of a mapping.
@@ -565,7 +576,7 @@ class State(MutableMapping[K, Any], Generic[K, L]):
             return State._view(_as_nested(state.raw_mapping))
         pairs: dict[Path, Any] = {}
         for part in (state, *states):
-            pairs.update(as_state(part).flat_state())
+            pairs.update(as_state(part).flat_state().items())
         return State.from_flat_path(pairs)
 
     def __or__(self, other: Mapping[Any, Any]) -> State[K, L]:

@@ -1,0 +1,89 @@
+"""What JAX sees of an object, also where it was looked at before."""
+
+from unittest import mock
+
+import graph_strategies as gs
+import graph_zoo as zoo
+import jax
+import jax.numpy as jnp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import graphcore as gc
+from graphcore.nodes import pytrees
+
+
+def seen(root):
+    """The leaves and the structure, or the error."""
+    try:
+        return jax.tree.flatten(root)
+    except (TypeError, ValueError) as error:
+        return [], str(error)
+
+
+def seen_anew(root):
+    with mock.patch.object(pytrees, "_known_parts", return_value={}):
+        return seen(root)
+
+
+@settings(max_examples=150)
+@given(
+    gs.graphs(),
+    st.lists(st.tuples(st.integers(0, 3), st.booleans(), gs.edits), max_size=6),
+)
+def test_it_is_what_is_there_after_any_edit(root, edits):
+    for times, behind, edit in edits:
+        for _ in range(times):
+            seen(root)
+        (gs.edit_behind if behind else gs.edit_structure)(root, edit)
+        for node in [root, *zoo.graph_nodes_of(root)]:
+            (leaves, structure), (due, due_structure) = seen(node), seen_anew(node)
+            assert list(map(id, leaves)) == list(map(id, due))
+            assert structure == due_structure
+
+
+def test_what_changes_while_the_structure_stays_is_seen():
+    inner = gc.Dict(list=[jnp.zeros(2), 3], w=gc.Param(0))
+    node = gc.Dict(scale=jnp.zeros(2), inner=inner)
+    for step in range(1, 5):
+        gc.update(node, jax.tree.map(lambda x: x + 1, gc.state(node)))
+        found = jax.tree.map(lambda x: x, node)
+        assert found.scale.tolist() == found.inner.list[0].tolist() == [step] * 2
+        assert (found.inner.list[1], found.inner.w.value) == (3, step)
+
+
+def test_one_structure_comes_back_in_the_order_of_the_graph():
+    node = gc.Dict({"b": gc.Param(1), 2: "x", "a": 3, 1: gc.Param(2)})
+    for _ in range(3):
+        again = jax.tree.map(lambda x: x, node)
+        assert list(again) == [1, 2, "a", "b"]
+        assert jax.tree.structure(again) == jax.tree.structure(node)
+        assert hash(jax.tree.structure(again)) == hash(jax.tree.structure(node))
+
+
+def test_along_a_structure_each_subtree_is_walked_once(monkeypatch):
+    def chain(length):
+        node = gc.Dict(w=gc.Param(1.0))
+        for _ in range(length):
+            node = gc.Dict(below=node)
+        return node
+
+    first, second = chain(20), chain(20)
+    walks = []
+    looked = pytrees._refuse_sharing
+    monkeypatch.setattr(
+        pytrees, "_refuse_sharing", lambda x: walks.append(x) or looked(x)
+    )
+    jax.tree.map(lambda a, b: a + b, first, second)
+    assert walks == [first, second]
+
+
+def test_sharing_that_an_edit_makes_is_refused_though_the_rest_was_seen():
+    inner = gc.Dict(a=gc.Param(1.0), b=gc.Param(2.0))
+    node = gc.Dict(inner=inner)
+    # JAX asks for the inner object after it has left the outer one.
+    jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is inner)
+    inner.b = inner.a
+    leaves, error = seen(inner)
+    assert not leaves
+    assert "is also at" in error
