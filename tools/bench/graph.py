@@ -22,11 +22,13 @@ from tools.bench.measuring import (
 from tools.bench.results import Bar, Row, Section, Table
 
 SIZES = (601, 6001)
-LIMIT_FLAX = 0.1
 LIMIT_LEAVES = 10.0
-# The operations that have a bar; the others are shown. (With the leaves of the state,
-# most of the time goes to JAX, which visits every node of it.)
-LIMITED = ("split", "merge", "update", "state", "clone")
+# The operations that have a bar over Flax; the others are shown. (With the leaves of
+# the state, most of the time goes to JAX, which visits every node of it.)
+LIMITS = {
+    **dict.fromkeys(("split", "merge", "update", "state", "clone"), 0.1),
+    **dict.fromkeys(("jax.tree.leaves", "jax.tree.map", "jax.jit"), 1.0),
+}
 WITH_LEAVES = "split, with its leaves"
 CHANGED = "flatten, after a change"
 
@@ -48,6 +50,7 @@ def operations(library: Any, model: Any) -> dict[str, Measured]:
     )
     temporary = library.Intermediate
     first = models.layer_variables(model)[0]
+    compiled = jax.jit(lambda model: models.read(models.layer_variables(model)[0]))
 
     def change() -> Any:
         model.version = getattr(model, "version", 0) + 1
@@ -76,6 +79,11 @@ def operations(library: Any, model: Any) -> dict[str, Measured]:
         "clone": lambda: library.clone(model),
         "iter_graph": lambda: sum(1 for _ in library.iter_graph(model)),
         "pop": Prepared(sow, lambda model: library.pop(model, temporary)),
+        "jax.tree.leaves of the model": lambda: jax.tree.leaves(model),
+        "jax.tree.map of two models": lambda: jax.tree.map(
+            lambda x, _: x, model, model
+        ),
+        "jax.jit of a function of the model": lambda: compiled(model),
     }
 
 
@@ -123,7 +131,7 @@ def run(effort: Effort, sizes: tuple[int, ...] = SIZES) -> Section:
             theirs = operations(peers.flax_nnx, models.flax_model(values))
         comparisons: dict[str, Comparison] = {}
         for name, call in ours.items():
-            if effort.is_quick and _operation(name) not in LIMITED:
+            if effort.is_quick and _operation(name) not in LIMITS:
                 continue
             calls = {peers.CORE: call}
             if name in theirs:
@@ -135,10 +143,10 @@ def run(effort: Effort, sizes: tuple[int, ...] = SIZES) -> Section:
         for name, comparison in comparisons.items():
             cells = comparison.cells()
             table.rows.append(Row(f"{name}, {size:,} variables", size, cells))
-            if peers.FLAX in cells and _operation(name) in LIMITED:
+            if peers.FLAX in cells and _operation(name) in LIMITS:
                 found = _inverse(cells[peers.FLAX].ratio)
                 what = f"graphcore over Flax: {name}, {size:,} variables"
-                section.bars.append(Bar(what, found, LIMIT_FLAX))
+                section.bars.append(Bar(what, found, LIMITS[_operation(name)]))
         _leaves(section, leaves, effort, values)
     return section
 
