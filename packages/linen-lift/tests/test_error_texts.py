@@ -139,6 +139,30 @@ def test_tangents_in_a_frozen_dict(freeze):
     assert jnp.abs(Calls(along).init_with_output(KEY, X)[0]).max() < 1e-6
 
 
+def test_a_wrong_number_of_tangents():
+    along = lambda module, x: nn.jvp(call, nn.Dense(3), (x, x), (x,), {})
+    with pytest.raises(TypeError, match="one tangent per primal; found 1 for 2"):
+        Calls(along).init(KEY, X)
+
+
+def test_an_auxiliary_result_that_is_not_there():
+    pull = lambda module, x: nn.vjp(call, nn.Dense(3), x, has_aux=True)
+    with pytest.raises(TypeError, match=r"a pair \(out, aux\); found"):
+        Calls(pull).init(KEY, X)
+
+
+def test_a_backward_rule_that_returns_no_tuple():
+    def rule(module, x):
+        forward = lambda module, x: nn.vjp(call, module, x)
+        backward = lambda pull_back, g: g
+        return nn.custom_vjp(call, forward, backward)(nn.Dense(2), x).sum()
+
+    model = Calls(rule)
+    variables = model.init(KEY, X)
+    with pytest.raises(TypeError, match="must return a tuple"):
+        jax.grad(lambda v: model.apply(v, X))(variables)
+
+
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_backward_rule_with_a_wrong_number_of_cotangents(count):
     def rule(module, x):

@@ -210,6 +210,28 @@ def test_name_in_use():
         "/inner",
     )
 
+    class WithNameScope(nn.Module):
+        @nn.compact_name_scope
+        def run(self):
+            return nn.Dense(2)(X)
+
+        @nn.compact
+        def __call__(self):
+            self.param("run", ones, ())
+            return self.run()
+
+    words = 'name scope "run"', '"/"'
+    raised(errors.NameInUseError, lambda: WithNameScope().init(KEY), *words)
+
+    below_a_variable = at("a/b/c", lambda s: s.put_variable("state", "n", 1))
+    variables = {"state": {"a": {"b": 1}}}
+    raised(
+        errors.NameInUseError,
+        lambda: apply(below_a_variable, mutable=True)(variables),
+        'submodule "b"',
+        '"/a"',
+    )
+
 
 def test_invalid_scope():
     kept = []

@@ -1,4 +1,5 @@
 import threading
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -256,6 +257,35 @@ def test_shapes_that_follow_a_global_are_looked_up_again():
         size[0] = n
         _, variables = init(lambda s: s.param("p", initializer))(KEY)
         assert apply(lambda s: s.param("p", initializer))(variables).shape == (n,)
+
+
+RUNS = []
+
+
+def an_initializer():
+    def initializer(key, n):
+        RUNS.append(n)
+        return jnp.ones(n)
+
+    return initializer
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        an_initializer,
+        lambda: partial(an_initializer()),
+        lambda: jax.jit(an_initializer(), static_argnums=1),
+    ],
+)
+def test_the_shapes_of_an_initializer_that_is_made_anew_are_known(made):
+    variables = init(lambda s: s.param("p", made(), 2))(KEY)[1]
+    apply(lambda s: s.param("p", made(), 2))(variables)
+    RUNS.clear()
+    apply(lambda s: s.param("p", made(), 2))(variables)
+    assert not RUNS
+    with pytest.raises(errors.ScopeParamShapeError, match=r"\(2,\).*\(3,\)"):
+        apply(lambda s: s.param("p", made(), 3))(variables)
 
 
 def test_lazy_init_computes_nothing_else():

@@ -222,6 +222,19 @@ def test_a_module_made_inside_of_a_field_of_another_in_setup():
     assert sorted(Outer().init(KEY, X)["params"]["wrap"]) == ["inner"]
 
 
+def test_a_module_that_is_named_in_setup():
+    class Outer(nn.Module):
+        def setup(self):
+            self.first = nn.Dense(2, name="own")
+            self.layers = [nn.Dense(2, name="other"), nn.Dense(2)]
+            nn.Dense(2, name="alone")
+
+        def __call__(self, x):
+            return self.first(x) + self.layers[0](x) + self.layers[1](x)
+
+    assert sorted(Outer().init(KEY, X)["params"]) == ["layers_1", "other", "own"]
+
+
 def test_a_default_module_is_not_shared_between_instances():
     class WithDefault(nn.Module):
         inner: nn.Module = nn.Dense(2)
