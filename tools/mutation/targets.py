@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,13 +16,13 @@ _CORE = "packages/graphcore/src/graphcore"
 _TRANSFORMS = "packages/nnx-transforms/src/nnx_transforms/transforms"
 # Plans, walk, build, states, contexts and boundaries; and what transforms are made of.
 _MUTATED = (
-    *(f"{_CORE}/{folder}/*.py" for folder in ("cache", "graphdef", "state")),
-    f"{_CORE}/boundary/*.py",
+    *(f"{_CORE}/{name}/*.py" for name in ("cache", "graphdef", "state", "boundary")),
     *(f"{_CORE}/{name}.py" for name in ("context", "functional", "refmap", "undo")),
     *(f"{_CORE}/{name}.py" for name in ("content", "content_key", "editing")),
-    *(f"{_TRANSFORMS}/{name}.py" for name in ("jit", "jit_body", "traced", "guards")),
-    *(f"{_TRANSFORMS}/{name}.py" for name in ("grad", "differentiation", "donation")),
-    *(f"{_TRANSFORMS}/{name}.py" for name in ("vmap", "mapping", "mapping_errors")),
+    *(f"{_CORE}/{name}.py" for name in ("divided", "nodes/pytrees")),
+    *(f"{_TRANSFORMS}/{name}/*.py" for name in ("compiled", "derivatives")),
+    *(f"{_TRANSFORMS}/{name}/*.py" for name in ("loops", "mapped")),
+    *(f"{_TRANSFORMS}/{name}.py" for name in ("jit", "grad", "vmap", "map")),
 )
 
 
@@ -54,5 +55,7 @@ SUITES = (
 
 def modules() -> list[Path]:
     """The files that are mutated, relative to the root of the repository."""
-    found = {path for pattern in _MUTATED for path in ROOT.glob(pattern)}
-    return sorted(path.relative_to(ROOT) for path in found)
+    found = {pattern: [*ROOT.glob(pattern)] for pattern in _MUTATED}
+    if nowhere := [pattern for pattern, paths in found.items() if not paths]:
+        raise FileNotFoundError(f"No file is where {nowhere} look for it.")
+    return sorted(path.relative_to(ROOT) for path in {*chain(*found.values())})
