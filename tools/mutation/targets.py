@@ -49,7 +49,7 @@ SUITES = (
         ),
     ),
     # What graphcore has for objects of these libraries.
-    Suite("tests_integration", ("test_equinox.py", "test_flax_models.py")),
+    Suite("tests_integration", ("test_equinox*.py", "test_flax_*.py")),
 )
 
 
