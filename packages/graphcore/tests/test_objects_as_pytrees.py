@@ -42,6 +42,58 @@ def test_it_is_what_is_there_after_any_edit(root, edits):
             assert structure == due_structure
 
 
+@settings(max_examples=100)
+@given(gs.graphs(), st.lists(st.tuples(st.booleans(), gs.edits), max_size=3))
+def test_it_is_what_is_there_also_if_others_like_it_were_seen(root, edits):
+    for behind, edit in [*edits, (False, (50, 0, 0, 0))]:
+        for make in (gc.clone, lambda x: jax.tree.map(lambda leaf: leaf, x)):
+            try:
+                twins = [make(root) for _ in range(4)]
+            except (TypeError, ValueError):  # shared, or static values of no use
+                continue
+            for twin in twins:
+                (leaves, structure), (due, due_structure) = seen(twin), seen_anew(twin)
+                assert list(map(id, leaves)) == list(map(id, due))
+                assert structure == due_structure
+        (gs.edit_behind if behind else gs.edit_structure)(root, edit)
+
+
+def test_children_stay_children_whatever_stands_there_and_whatever_was_seen():
+    def with_seven():
+        return gc.Dict(inner=gc.Dict(weight=7, size=2))
+
+    def axes():
+        layer = gc.Dict(inner=gc.Dict(weight=gc.Param(jnp.ones(2)), size=2))
+        return jax.tree.map(lambda _: 7, layer, is_leaf=gc.is_variable)
+
+    for _ in range(4):
+        assert jax.tree.leaves(with_seven()) == []
+    for _ in range(4):
+        assert jax.tree.leaves(axes()) == [7]
+    assert jax.tree.leaves(with_seven()) == []
+
+
+def test_the_first_of_its_kind_may_hold_something_else_in_the_place_of_children():
+    def with_text():
+        return gc.Dict(inner=gc.Dict(weight="w", size=3))
+
+    def names():
+        layer = gc.Dict(inner=gc.Dict(weight=gc.Param(jnp.ones(2)), size=3))
+        return jax.tree.map(lambda _: "w", layer, is_leaf=gc.is_variable)
+
+    for _ in range(2):
+        gc.flatten(with_text())
+    assert jax.tree.leaves(names()) == ["w"]
+    assert jax.tree.leaves(with_text()) == []
+
+
+def test_static_values_in_containers_are_no_leaves_whatever_was_seen():
+    for step in range(4):
+        node = gc.Dict(parts=[3, gc.Param(step), "text"], none=[0])
+        assert jax.tree.leaves(node) == [step]
+        assert jax.tree.map(lambda x: x, node).none == [0]
+
+
 def test_what_changes_while_the_structure_stays_is_seen():
     inner = gc.Dict(list=[jnp.zeros(2), 3], w=gc.Param(0))
     node = gc.Dict(scale=jnp.zeros(2), inner=inner)

@@ -36,17 +36,17 @@ class Origin:
         return _of_outside, ()
 
 
-_OUTSIDE = Origin(OUTSIDE)
+OF_OUTSIDE = Origin(OUTSIDE)
 
 
 def _of_outside() -> Origin:
-    return _OUTSIDE
+    return OF_OUTSIDE
 
 
 def origin() -> Origin:
     """The origin of what is flattened now."""
     here = running_trace()
-    return _OUTSIDE if here == OUTSIDE else Origin(here)
+    return OF_OUTSIDE if here == OUTSIDE else Origin(here)
 
 
 def running_trace() -> TraceState:

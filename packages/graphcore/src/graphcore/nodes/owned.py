@@ -56,7 +56,8 @@ class OwnedNode(_Replaceable):
 
     # The plan of the graph below the node, once it was a root; see `plans`.
     _kept_plan: Any
-    # The plans that depend on the node. A node made by a recipe has no such slot yet.
+    # The plans that depend on the node; an empty tuple says that JAX took it apart once
+    # without one. A node made by a recipe has no such slot yet.
     _planned: tuple[weakref.ref[Any], ...] | None
     # In nodes made by `jax.tree`: the keys of children, whatever stands there now.
     _open_children: frozenset[Any]
@@ -121,7 +122,7 @@ class OwnedNode(_Replaceable):
 
 get_plan = OwnedNode.__dict__["_kept_plan"].__get__
 set_plan = OwnedNode.__dict__["_kept_plan"].__set__
-_set_plans = OwnedNode.__dict__["_planned"].__set__
+set_plans = _set_plans = OwnedNode.__dict__["_planned"].__set__
 set_trace = _set_trace = OwnedNode.__dict__["_trace"].__set__
 set_open_children = OwnedNode.__dict__["_open_children"].__set__
 attributes_of = _attributes_of.__get__

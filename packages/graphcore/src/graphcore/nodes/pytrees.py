@@ -14,18 +14,26 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import is_
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
 from graphcore._jax import OUTSIDE
 from graphcore.boundary.places import is_object
+from graphcore.cache.patterns import known_patterns
 from graphcore.cache.plans import Plan, plan_of
 from graphcore.content import is_immutable
 from graphcore.content_key import UnhashableContent, content_key
-from graphcore.graphdef.definition import NodeRef, StaticAttribute, definition_paths
+from graphcore.getters import getter
+from graphcore.graphdef.definition import (
+    GraphDef,
+    NodeRef,
+    StaticAttribute,
+    definition_paths,
+)
+from graphcore.graphdef.layouts import Layout, layout_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.known_types import ATOMS
 from graphcore.nodes.owned import (
@@ -33,11 +41,12 @@ from graphcore.nodes.owned import (
     get_open_children,
     plans_of,
     set_open_children,
+    set_plans,
 )
 from graphcore.nodes.owned import set_trace as _set_trace
 from graphcore.nodes.registry import PytreeNodeImpl, find_impl
 from graphcore.probing import probing
-from graphcore.rebuilt import ByValue, Origin, origin, trace_of_rebuilt
+from graphcore.rebuilt import OF_OUTSIDE, ByValue, Origin, origin, trace_of_rebuilt
 from graphcore.trails import Path, path_text
 from graphcore.variables.bare_arrays import is_array
 from graphcore.variables.variable import (
@@ -63,9 +72,9 @@ class _Entered(threading.local):
         # graph that it has not reached yet, and the plans that an edit would take away.
         self.pending: dict[int, tuple[weakref.ref[Any], Any]] = {}
 
-    def expect(self, plan: Plan) -> None:
-        """Takes note that the nodes of a plan are part of a checked graph."""
-        owned = [node for node in plan.nodes if isinstance(node, OwnedNode)]
+    def expect(self, nodes: list[Any]) -> None:
+        """Takes note that some nodes are part of a checked graph."""
+        owned = [node for node in nodes if isinstance(node, OwnedNode)]
         self.pending = {id(x): (weakref.ref(x), plans_of(x)) for x in owned}
 
     def was_checked(self, node: Any) -> bool:
@@ -80,7 +89,7 @@ class _Entered(threading.local):
 _entered = _Entered()
 
 
-_Parts: TypeAlias = "tuple[list[Any], _Rest]"
+_Parts: TypeAlias = "tuple[Sequence[Any], _Rest]"
 
 
 class _Rest:
@@ -105,6 +114,16 @@ class _Rest:
         self._order: list[tuple[Any, int]] | None = None
         if not all(map(is_immutable, values)):
             self._compared = tuple(map(_content, keys, values))
+
+    def at(self, where: Origin) -> _Rest:
+        """The same, flattened elsewhere."""
+        if where is self.where:
+            return self
+        twin = _Rest.__new__(_Rest)
+        twin.children, twin.keys, twin.values = self.children, self.keys, self.values
+        twin.where, twin._compared = where, self._compared
+        twin._hash, twin._order = self._hash, self._order
+        return twin
 
     @property
     def _key(self) -> Any:
@@ -172,23 +191,36 @@ def _flatten(node: Any) -> tuple[Any, _Rest | None]:
         return parts.get(id(node)) or _taken_apart(node)
     if _entered.was_checked(node):
         return _taken_apart(node)
-    plan = _refuse_sharing(node)
-    parts = _known_parts(node, plan)
+    checked = _refuse_sharing(node)
+    parts = _known_parts(node, checked)
     children, rest = parts.get(id(node)) or _taken_apart(node)
-    return _below(children, parts, plan), rest
+    return _below(children, parts, checked.nodes), rest
 
 
-# Those of an object that was flattened once, as many are.
+class _Checked(NamedTuple):
+    # A graph in which nothing is reached twice: the inner nodes, the definition, and
+    # the plan; or, where the graph was recognized, what it consists of.
+    nodes: list[Any]
+    definition: GraphDef[Any]
+    plan: Plan | None
+    things: Sequence[Any] = ()
+
+
+# The parts of a graph that was flattened once: many are not flattened again.
 _UNKNOWN: dict[int, _Parts] = {}
 
 
-def _known_parts(node: Any, plan: Plan) -> dict[int, _Parts]:
-    """The nodes of a graph taken apart, by their ids, while its plan holds.
+def _known_parts(node: Any, checked: _Checked) -> dict[int, _Parts]:
+    """The nodes of a graph taken apart, by their ids, as long as nothing changes.
 
-    Left out are those with arrays, which may be replaced while it does, and with
+    Left out are those with arrays, which may be replaced while a plan holds, and with
     containers of which JAX is shown a copy, as they hold static values, too.
     """
-    if not plan.can_be_kept or origin().trace is not OUTSIDE:
+    plan, where = checked.plan, origin()
+    if plan is None:
+        layout = layout_of((checked.definition,))
+        return _parts_alike(layout, checked.things, where)
+    if not plan.can_be_kept or where.trace is not OUTSIDE:
         return _UNKNOWN
     if plan.parts is None:
         plan.parts = _UNKNOWN
@@ -199,11 +231,34 @@ def _known_parts(node: Any, plan: Plan) -> dict[int, _Parts]:
     return plan.parts
 
 
-def _holds_objects(children: list[Any]) -> bool:
+def _parts_alike(
+    layout: Layout, things: Sequence[Any], where: Origin
+) -> dict[int, _Parts]:
+    """The same of a graph of a known structure, by what is known of that."""
+    known = layout.notes.get("parts")
+    if known is None:
+        known = layout.notes["parts"] = []
+        for node in layout.nodes:
+            holder = things[node.thing]
+            if isinstance(holder, OwnedNode) and not get_open_children(holder):
+                children, rest = _taken_apart(holder)
+                number_of = dict(zip(node.keys, node.children, strict=True))
+                children_of = getter([number_of[key] for key in rest.children])
+                # A copy of a container is not among the things.
+                if all(map(is_, children, children_of(things))):
+                    known.append((node.thing, children_of, rest.at(OF_OUTSIDE)))
+    return {
+        id(things[number]): (children_of(things), rest.at(where))
+        for number, children_of, rest in known
+        if not get_open_children(things[number])
+    }
+
+
+def _holds_objects(children: Sequence[Any]) -> bool:
     return all(map(is_object, jax.tree.leaves(children, is_leaf=is_object)))
 
 
-def _taken_apart(node: Any) -> _Parts:
+def _taken_apart(node: Any) -> tuple[list[Any], _Rest]:
     still_open = get_open_children(node)
     children: list[Any] = []
     names: list[Any] = []
@@ -227,15 +282,17 @@ def _taken_apart(node: Any) -> _Parts:
     return children, _Rest(tuple(names), tuple(keys), tuple(values), origin())
 
 
-def _below(children: list[Any], parts: dict[int, _Parts], plan: Plan) -> Iterator[Any]:
+def _below(
+    children: Sequence[Any], parts: dict[int, _Parts], inner: list[Any]
+) -> Iterator[Any]:
     # JAX visits each child before it asks for the next one, mostly.
     _entered.parts, _entered.has_met_one = parts, False
     try:
         yield from children
     finally:
         _entered.parts = None
-    if plan.nodes and not _entered.has_met_one:
-        _entered.expect(plan)
+    if inner and not _entered.has_met_one:
+        _entered.expect(inner)
 
 
 def _with_statics(container: Any) -> Any:
@@ -249,7 +306,7 @@ def _with_statics(container: Any) -> Any:
 
 def _flatten_with_keys(node: Any) -> tuple[Any, _Rest]:
     if not _entered.was_checked(node):
-        _entered.expect(_refuse_sharing(node))
+        _entered.expect(_refuse_sharing(node).nodes)
     children, rest = _taken_apart(node)
     # What holds its children as items is shown so.
     named = jax.tree_util.DictKey if hasattr(node, "keys") else jax.tree_util.GetAttrKey
@@ -284,12 +341,15 @@ def _unflatten(kind: type[Any], rest: _Rest, children: Any) -> Any:
     return node
 
 
-def _refuse_sharing(node: Any) -> Plan:
-    """Raises if something below a node is reached twice; returns the plan."""
-    plan = plan_of(node)
-    notes = plan.layout.notes
+def _refuse_sharing(node: Any) -> _Checked:
+    """Raises if something below a node is reached twice; returns what it looked at."""
+    checked = _recognized(node)
+    if checked is None:
+        plan = plan_of(node)
+        checked = _Checked(plan.nodes, plan.definition, plan)
+    notes = layout_of((checked.definition,)).notes
     if "shared" not in notes:
-        notes["shared"] = _shared_paths(plan.definition)
+        notes["shared"] = _shared_paths(checked.definition)
     if notes["shared"] is not None:
         first, second, kind = notes["shared"]
         raise ValueError(
@@ -300,7 +360,24 @@ def _refuse_sharing(node: Any) -> Plan:
             "nnx_transforms instead of JAX's), or take the object apart with `split` "
             "and pass the state."
         )
-    return plan
+    return checked
+
+
+def _recognized(node: Any) -> _Checked | None:
+    """Looks at an object for the first time, which is made anew in many a loop.
+
+    To make a plan is worth it for what is flattened again, outside of a trace.
+    """
+    plans = plans_of(node)
+    if plans or (plans is not None and origin() is OF_OUTSIDE):
+        return None
+    set_plans(node, ())
+    for pattern, definition in known_patterns(type(node)):
+        things = pattern.match((node,))
+        if things is not None:
+            inner = [x for x in pattern.members(things)[1] if x is not node]
+            return _Checked(inner, definition, None, things)
+    return None
 
 
 def _shared_paths(definition: Any) -> tuple[Path, Path, type[Any]] | None:
