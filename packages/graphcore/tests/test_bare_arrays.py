@@ -55,6 +55,15 @@ def test_what_is_no_array_for_jax_stays_static():
     assert len(gc.state(node)) == 0
 
 
+def test_arrays_beside_what_has_no_hash_are_read_and_written():
+    node = gc.Dict(parts=[*map(jnp.float32, range(12)), {"a", "b"}])
+    graphdef, state = gc.split(node)
+    assert jax.tree.leaves(state) == [*range(12)]
+    assert gc.merge(graphdef, state).parts[-1] == {"a", "b"}
+    gc.update(node, jax.tree.map(lambda x: x + 1, state))
+    assert node.parts == [*range(1, 13), {"a", "b"}]
+
+
 def test_a_graph_is_put_together_with_other_arrays():
     model = Model()
     graphdef, state = gc.split(model)

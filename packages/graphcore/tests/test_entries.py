@@ -129,6 +129,13 @@ def test_static_arguments_may_come_last():
             enter(f, (n, 3), statics={position: "times"})
 
 
+def test_objects_behind_a_container_of_arrays_are_found():
+    one = param(1.0)
+    entry = enter(lambda xs, model: None, ([jnp.ones(2)], {"n": one}))
+    assert entry.roots == [one]
+    assert len(jax.tree.leaves(entry.args)) == 1
+
+
 @pytest.mark.parametrize("groups", [[], [[]], [[1, 2]]])
 def test_values_must_be_those_that_were_written(groups):
     def write(n):

@@ -30,6 +30,19 @@ def test_donate_state_donates_what_is_overwritten():
     assert int(model.blocks[0].n.value) == 2
 
 
+def test_chosen_arguments_are_donated_beside_what_is_overwritten():
+    one, other = nnx.Param(jnp.ones(3)), nnx.Param(jnp.ones(3))
+    of_one, of_other = one.value, other.value
+
+    @nnx.jit(donate_argnums=1, donate_state=True)
+    def f(one, other):
+        one.value = one.value + 1
+        return other.value * 2
+
+    f(one, other)
+    assert of_one.is_deleted() and of_other.is_deleted()
+
+
 def test_a_buffer_that_is_held_twice_is_not_donated():
     array = jnp.arange(3.0)
     node = nnx.Dict(a=nnx.Param(array), b=nnx.Param(array), c=nnx.Param(array + 1))

@@ -341,8 +341,11 @@ def test_forward_rule_outside_its_call():
 # Which part is differentiable
 
 
-def test_diff_state_selects_and_the_rest_may_be_left_out():
-    only_x = DiffState(0, PathContains("x"))
+@pytest.mark.parametrize(
+    "by", [PathContains("x"), lambda path, variable: path == ("x",)]
+)
+def test_diff_state_selects_and_the_rest_may_be_left_out(by):
+    only_x = DiffState(0, by)
 
     @custom_vjp(nondiff_argnums=(only_x,))
     def f(m):
