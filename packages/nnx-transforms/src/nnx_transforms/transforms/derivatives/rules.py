@@ -299,7 +299,6 @@ class RuleCall:
         self.nondiff, self.passed = nondiff, passed
         self._as_objects = as_objects
         self._differentiable = [i for i in range(len(args)) if i not in nondiff]
-        self._run = ""
         # The arguments in parts with all variables, and in which one each of these is.
         count = len(entry.raw)
         self._layouts = layouts_of(entry, as_objects)
