@@ -639,6 +639,8 @@ def test_errors_of_nondiff_argnums():
         custom_vjp(f, nondiff_argnums=("a",))
     with pytest.raises(ValueError, match="-1"):
         custom_vjp(f, nondiff_argnums=(-1,))
+    with pytest.raises(ValueError, match="has 'other', but its arguments are"):
+        custom_vjp(f, nondiff_argnames="other")(1.0)
 
     @custom_vjp(nondiff_argnums=(1,))
     def g(x, m):
