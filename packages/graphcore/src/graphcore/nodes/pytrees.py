@@ -20,7 +20,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
-from graphcore._jax import OUTSIDE
 from graphcore.boundary.places import is_object
 from graphcore.cache.patterns import known_patterns
 from graphcore.cache.plans import Plan, plan_of
@@ -47,6 +46,7 @@ from graphcore.nodes.owned import set_trace as _set_trace
 from graphcore.nodes.registry import PytreeNodeImpl, find_impl
 from graphcore.probing import probing
 from graphcore.rebuilt import OF_OUTSIDE, ByValue, Origin, origin, trace_of_rebuilt
+from graphcore.state.nesting import key_order
 from graphcore.trails import Path, path_text
 from graphcore.variables.bare_arrays import is_array
 from graphcore.variables.variable import (
@@ -138,7 +138,7 @@ class _Rest:
         if self._order is None:
             keys = (*self.children, *self.keys)
             pairs = zip(keys, range(len(keys)), strict=True)
-            self._order = sorted(pairs, key=lambda x: (not isinstance(x[0], int), x[0]))
+            self._order = sorted(pairs, key=lambda pair: key_order(pair[0]))
         return self._order
 
     def __eq__(self, other: object) -> bool:
@@ -220,7 +220,7 @@ def _known_parts(node: Any, checked: _Checked) -> dict[int, _Parts]:
     if plan is None:
         layout = layout_of((checked.definition,))
         return _parts_alike(layout, checked.things, where)
-    if not plan.can_be_kept or where.trace is not OUTSIDE:
+    if not plan.can_be_kept or where is not OF_OUTSIDE:
         return _UNKNOWN
     if plan.parts is None:
         plan.parts = _UNKNOWN
