@@ -141,3 +141,19 @@ def test_sharing_that_an_edit_makes_is_refused_though_the_rest_was_seen():
     leaves, error = seen(inner)
     assert not leaves
     assert "is also at" in error
+
+
+def test_another_object_that_is_flattened_in_between_is_looked_at_as_well():
+    one = gc.Param(1.0)
+    shared = gc.Dict(a=one, b=one)
+    node = gc.Dict(x=gc.Dict(w=gc.Param(1.0)), y=gc.Dict(w=gc.Param(2.0)))
+    errors = []
+
+    def is_leaf(_):
+        errors.append(seen(shared)[1])
+        return False
+
+    for _ in range(3):  # at first, again, and from what is known by then
+        assert jax.tree.leaves(node, is_leaf=is_leaf) == [1.0, 2.0]
+    assert len(errors) > 3
+    assert all("is also at" in str(error) for error in errors)

@@ -292,6 +292,14 @@ def test_branches_that_disagree(branch, error, lines, name):
     assert_unchanged(before, m)
 
 
+def test_an_object_within_an_operand_is_told_by_its_path_from_the_operands():
+    def grow(parts):
+        parts["m"].b.value = jnp.ones(9)
+
+    with pytest.raises(TypeError, match="  operands/0/m/b: "):
+        cond(True, grow, lambda parts: None, {"m": Model()})
+
+
 def test_swapped_objects_are_told():
     m = Model()
     m.c, m.d = Param(jnp.ones(1)), Param(jnp.ones(1))

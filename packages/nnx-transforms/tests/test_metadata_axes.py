@@ -113,6 +113,16 @@ def test_a_sharding_that_names_no_axis_has_any_axis_and_keeps_none():
     assert v.get_metadata() == {"sharding": PartitionSpec()}
 
 
+def test_a_sharding_that_names_no_axis_keeps_none_of_nested_ones():
+    v = gc.Param(1.0, sharding=PartitionSpec())
+    remove_axis(v, 0, "L")
+    remove_axis(v, 0, "M")
+    add_axis(v, 0, "M")
+    assert v.sharding == PartitionSpec()
+    add_axis(v, 0, "L")
+    assert v.get_metadata() == {"sharding": PartitionSpec()}
+
+
 def test_an_axis_that_is_not_there_is_an_error_and_changes_nothing():
     v = gc.Param(1.0, sharding=("a", "b"))
     with pytest.raises(ValueError, match=r"'m/k' has 'b' at axis 1.*'L'"):

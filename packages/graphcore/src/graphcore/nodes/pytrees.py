@@ -60,11 +60,8 @@ __all__ = ["by_value"]
 
 
 class _Entered(threading.local):
-    # While this thread flattens an object whose whole graph was checked already: what
-    # is known of its nodes, by their ids (see `_known_parts`), and whether JAX asked
-    # for one of them.
-    parts: dict[int, _Parts] | None = None
-    has_met_one = False
+    # While this thread flattens an object whose whole graph was checked already.
+    below: _Below | None = None
 
     def __init__(self) -> None:
         # Where JAX has all children of an object before it goes on to the first one,
@@ -87,6 +84,28 @@ class _Entered(threading.local):
 
 
 _entered = _Entered()
+
+
+class _Below:
+    """The objects of a checked graph that JAX is about to ask for.
+
+    Args:
+        parts: What is known of them, by their ids; see `_known_parts`.
+        nodes: All of them.
+    """
+
+    __slots__ = ("_ids", "has_met_one", "nodes", "parts")
+
+    def __init__(self, parts: dict[int, _Parts], nodes: list[Any]) -> None:
+        self.parts, self.nodes = parts, nodes
+        self._ids: set[int] | None = None
+        self.has_met_one = False
+
+    def holds(self, node: Any) -> bool:
+        """Tells whether a node is one of them: `is_leaf` may flatten any other."""
+        if self._ids is None:
+            self._ids = {*map(id, self.nodes)}
+        return id(node) in self._ids
 
 
 _Parts: TypeAlias = "tuple[Sequence[Any], _Rest]"
@@ -185,16 +204,18 @@ def _flatten(node: Any) -> tuple[Any, _Rest | None]:
     if probing.active:
         probing.found = True
         return (), None
-    parts = _entered.parts
-    if parts is not None:
-        _entered.has_met_one = True
-        return parts.get(id(node)) or _taken_apart(node)
+    below = _entered.below
+    if below is not None:
+        known = below.parts.get(id(node))
+        if known is not None or below.holds(node):
+            below.has_met_one = True
+            return known or _taken_apart(node)
     if _entered.was_checked(node):
         return _taken_apart(node)
     checked = _refuse_sharing(node)
     parts = _known_parts(node, checked)
     children, rest = parts.get(id(node)) or _taken_apart(node)
-    return _below(children, parts, checked.nodes), rest
+    return _in_turn(children, _Below(parts, checked.nodes)), rest
 
 
 class _Checked(NamedTuple):
@@ -282,17 +303,15 @@ def _taken_apart(node: Any) -> tuple[list[Any], _Rest]:
     return children, _Rest(tuple(names), tuple(keys), tuple(values), origin())
 
 
-def _below(
-    children: Sequence[Any], parts: dict[int, _Parts], inner: list[Any]
-) -> Iterator[Any]:
+def _in_turn(children: Sequence[Any], below: _Below) -> Iterator[Any]:
     # JAX visits each child before it asks for the next one, mostly.
-    _entered.parts, _entered.has_met_one = parts, False
+    outer, _entered.below = _entered.below, below
     try:
         yield from children
     finally:
-        _entered.parts = None
-    if inner and not _entered.has_met_one:
-        _entered.expect(inner)
+        _entered.below = outer
+    if below.nodes and not below.has_met_one:
+        _entered.expect(below.nodes)
 
 
 def _with_statics(container: Any) -> Any:
