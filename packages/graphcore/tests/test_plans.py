@@ -1,5 +1,6 @@
 """A plan is trusted only while walking the graph again would give the same."""
 
+import collections
 import functools
 import gc as garbage
 import sys
@@ -832,6 +833,7 @@ class Config:
 def config():
     inner = types.SimpleNamespace(depth=2, names=["a"])
     more = {"lr": 0.1, "shape": (1, [2]), "table": {"b": 1, "d": 1, 1: 1}}
+    more["flags"] = {"x": None, "y": None}
     return Config(width=1, inner=inner, **more)
 
 
@@ -851,6 +853,7 @@ IN_PLACE = {
     "a key": lambda c: c.table.update(c=c.table.pop("b")),
     "the type of a key": lambda c: c.table.update({True: c.table.pop(1)}),
     "the order": lambda c: c.table.update(b=c.table.pop("b")),
+    "the order of names": lambda c: c.flags.update(x=c.flags.pop("x")),
     "the class": lambda c: setattr(c, "__class__", OtherConfig),
     "all attributes": lambda c: setattr(c, "__dict__", {"width": 1}),
     "an attribute to what is looked into": lambda c: setattr(c, "lr", {1, 2}),
@@ -872,6 +875,28 @@ def test_a_change_in_a_static_configuration_is_seen(change):
     change(other)
     node.a.config = other
     assert plan_of(node).definition == after.definition
+
+
+@pytest.mark.parametrize(
+    ("base", "items"),
+    [
+        (list, [[1]]),
+        (tuple, [[1]]),
+        (collections.deque, [[1]]),
+        (dict, {0: [1]}),
+        (collections.OrderedDict, {0: [1]}),
+        (collections.UserList, [[1]]),
+        (collections.UserDict, {0: [1]}),
+    ],
+)
+def test_a_change_within_a_container_of_ones_own_is_seen(base, items):
+    kind = type(base.__name__, (base,), {"__hash__": None})
+    node = gc.Dict(w=gc.Param(1), config=kind(items))
+    for _ in range(3):
+        before = plan_of(node)
+    node.config[0].append(2)
+    assert plan_of(node) is not before
+    assert plan_of(node).definition == fresh(node)[0] != before.definition
 
 
 def test_a_static_configuration_with_equal_content_leaves_the_plan():

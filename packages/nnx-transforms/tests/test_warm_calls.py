@@ -116,6 +116,20 @@ def test_an_edit_that_no_object_is_told_of(options):
     assert float(jitted(m)) == 2.0
 
 
+def test_an_object_that_stands_elsewhere_in_an_equal_argument():
+    @nnx.jit
+    def where(first, second):
+        return jnp.array([isinstance(x, nnx.Dict) for x in (*first, *second)])
+
+    m, x = model(), jnp.ones(2)
+    for _ in range(2):
+        assert where([m, x], [x, x]).tolist() == [True, False, False, False]
+    for _ in range(2):
+        assert where([x, m], [x, x]).tolist() == [False, True, False, False]
+    assert where([x, x], [m, x]).tolist() == [False, False, True, False]
+    assert where([m, x], [x, x]).tolist() == [True, False, False, False]
+
+
 @with_options
 def test_two_objects_that_come_to_share_a_variable(options):
     a, b = (

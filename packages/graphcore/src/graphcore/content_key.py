@@ -35,8 +35,8 @@ _BASES = {
     types.MappingProxyType,
     *(int, float, complex, str, bytes),
 }
-# Flags of a type in CPython: types written in C are immutable, or not on the heap.
-_IMMUTABLE_TYPE, _HEAP_TYPE = 1 << 8, 1 << 9
+# The flag of a type in CPython that types written in C have.
+_IMMUTABLE_TYPE = 1 << 8
 _POINTER = struct.calcsize("P")
 # Named so, a part is at the place of the whole.
 _ITSELF = None
@@ -323,8 +323,8 @@ def has_only_attributes(kind: type[Any]) -> bool:
     """
     known = _have_only_attributes.get(kind)
     if known is None:
-        in_c = {base for base in kind.__mro__ if not base.__flags__ & _HEAP_TYPE}
-        known = in_c <= {object, types.SimpleNamespace} and kind.__dictoffset__ != 0
+        only = {object, types.SimpleNamespace}.issuperset(_written_in_c(kind))
+        known = only and kind.__dictoffset__ != 0
         known = known and slots_of(kind).keys() <= {"__dict__"}
         known = known and not _hides_something(kind, 0)
         _have_only_attributes[kind] = known
@@ -336,13 +336,13 @@ _have_only_attributes: weakref.WeakKeyDictionary[type[Any], bool] = (
 )
 
 
+def _written_in_c(kind: type[Any]) -> list[type[Any]]:
+    return [base for base in kind.__mro__ if base.__flags__ & _IMMUTABLE_TYPE]
+
+
 def _hides_something(kind: type[Any], slots: int) -> bool:
     """Whether instances hold more than attributes and the content of known bases."""
-    written_in_c = [
-        base
-        for base in kind.__mro__
-        if base.__flags__ & _IMMUTABLE_TYPE or not base.__flags__ & _HEAP_TYPE
-    ]
+    written_in_c = _written_in_c(kind)
     if not _BASES.issuperset(written_in_c):
         return True
     # A type written in C may look like one of Python; the size of instances tells.

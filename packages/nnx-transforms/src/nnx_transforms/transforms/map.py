@@ -26,7 +26,8 @@ def map(  # noqa: A001  JAX's own name
     As `vmap` over axis 0, with less memory: examples are computed one after the other,
     or `batch_size` of them together. So a large model evaluates as many examples as
     one likes, or an ensemble of modules whose variables are stacked runs member by
-    member.
+    member. Unlike `jax.lax.map`, but like `jax.lax.scan`, it traces the function once
+    for the same structures and types: pass as an argument what changes between calls.
 
     Args:
         f: A function of one argument. An object that it is bound to, such as the model
