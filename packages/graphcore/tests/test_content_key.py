@@ -103,6 +103,10 @@ class Config:
         (lambda: Config([1]), lambda x: x.names.append(2)),
         (lambda: collections.deque([1]), lambda x: x.append(2)),
         (
+            lambda: [collections.deque([1], maxlen=2)],
+            lambda x: x.__setitem__(0, collections.deque([1])),
+        ),
+        (
             lambda: collections.defaultdict(list),
             lambda x: setattr(x, "default_factory", dict),
         ),

@@ -299,6 +299,8 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
             yield "member", item
     elif isinstance(value, list | tuple | deque):
         yield from enumerate(value)
+        if isinstance(value, deque):
+            yield "maxlen", value.maxlen
     elif isinstance(value, bytearray):
         yield "bytes", bytes(value)
     attributes = dict(getattr(value, "__dict__", {}))
