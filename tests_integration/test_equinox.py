@@ -557,6 +557,33 @@ def test_a_list_in_a_module_may_change_in_place():
     assert call(layers).tolist() == [0.0, 0.0]
 
 
+def test_a_list_of_modules_may_change_in_place_after_many_calls(mlp):
+    class Layers(eqx.Module):
+        layers: list
+
+        def __call__(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    class Holder(nnx.Module):
+        def __init__(self, net):
+            self.value, self.attribute = nnx.Param(net), net
+
+    layers = Layers([*copied(mlp).layers, jax.nn.relu])
+    holder = Holder(layers)
+    call = nnx.jit(
+        lambda net, holder: (net(X), holder.value.value(X), holder.attribute(X))
+    )
+    for _ in range(20):
+        call(layers, holder)
+    for layer in (jax.nn.sigmoid, eqx.nn.Lambda(jnp.sin), None):
+        layers.layers[-1:] = [] if layer is None else [layer]
+        for _ in range(20):
+            for out in call(layers, holder):
+                assert jnp.allclose(out, layers(X), atol=1e-6)
+
+
 # The adapter
 
 

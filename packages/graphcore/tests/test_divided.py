@@ -1,6 +1,8 @@
 """Pytrees with leaves that JAX does not take, as arguments and values of variables."""
 
+import functools
 import gc as garbage
+import types
 import weakref
 
 import jax
@@ -39,7 +41,17 @@ class Fixed(Layer):
     """One that can't be changed."""
 
 
+class Hiding(Fixed):
+    """One the attributes of which don't show what JAX finds in it."""
+
+    def __init__(self, w, act, b=None):
+        self.w, self.act, self.hidden = w, act, types.SimpleNamespace(held=b)
+
+    b = property(lambda self: self.hidden.held)
+
+
 jax.tree_util.register_pytree_with_keys_class(Fixed)
+jax.tree_util.register_pytree_with_keys_class(Hiding)
 gc.register_filtered_type(Layer)
 gc.register_filtered_type(Fixed, immutable=True)
 
@@ -130,6 +142,115 @@ def test_what_is_known_of_a_pytree_goes_with_it():
     call(lambda v: v.value.w, gc.Variable(fixed))
     alive = weakref.ref(fixed)
     del fixed
+    garbage.collect()
+    assert alive() is None
+
+
+def with_lists():
+    """One that can't change, but for the lists and dicts in it."""
+    layers = [Fixed(jnp.full(2, float(i)), jnp.sin, {"a": jnp.ones(1)}) for i in (1, 2)]
+    return Fixed(jnp.ones(2), jnp.cos, [*layers, jnp.zeros(2), abs, "name"])
+
+
+def compiled(f):
+    """Calls a function as a transform does, which remembers what it has compiled."""
+    body = jax.jit(lambda f, *args: f(*args), static_argnums=0)
+
+    def run(*args, times=1):
+        for _ in range(times):
+            entry = enter(f, args)
+            out = entry.commit(*body(entry.body, *entry.values))
+        return out
+
+    return run
+
+
+OFTEN = 20
+
+
+def test_what_has_lists_and_dicts_is_not_taken_apart_again_when_it_comes_often():
+    variable = gc.Variable(with_lists())
+    double = compiled(lambda v: v.value.b[1].w * 2)
+    double(variable, times=OFTEN)
+    before = Fixed.flattened
+    assert double(variable).tolist() == [4, 4]
+    assert Fixed.flattened == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tree: tree.b.__setitem__(2, jnp.ones(2)),
+        lambda tree: tree.b.__setitem__(1, Fixed(jnp.ones(2), jnp.cos)),
+        lambda tree: tree.b.__setitem__(1, None),
+        lambda tree: tree.b.__setitem__(3, max),
+        lambda tree: tree.b.__setitem__(4, "other"),
+        lambda tree: tree.b.append(jnp.ones(1)),
+        lambda tree: tree.b.pop(2),
+        lambda tree: tree.b.reverse(),
+        lambda tree: tree.b[0].b.update(a=jnp.zeros(1)),
+        lambda tree: tree.b[0].b.update(c=jnp.zeros(1)),
+        lambda tree: tree.b[1].b.update(c=tree.b[1].b.pop("a")),
+    ],
+)
+def test_a_change_of_a_list_or_dict_in_what_comes_often_is_seen(change):
+    tree = with_lists()
+    read, variable = compiled(lambda v: v.value), gc.Variable(tree)
+    assert read(variable, times=OFTEN).b[2].tolist() == [0, 0]
+    change(tree)
+    # Once that it changed, and often that it is as it is now.
+    for times in 1, OFTEN:
+        out = read(variable, times=times)
+        due, found = jax.tree.flatten(tree), jax.tree.flatten(out)
+        assert found[1] == due[1]
+        for x, y in zip(due[0], found[0], strict=True):
+            assert x.tolist() == y.tolist() if isinstance(x, jax.Array) else x is y
+
+
+def test_what_has_a_list_of_lists_may_change_in_place():
+    tree = Fixed(jnp.ones(1), abs, [[jnp.zeros(1)], (jnp.zeros(1), {"a": jnp.ones(1)})])
+    read, variable = compiled(lambda v: v.value.b), gc.Variable(tree)
+    read(variable, times=OFTEN)
+    tree.b[0][0], tree.b[1][1]["a"] = jnp.full(1, 2.0), jnp.full(1, 3.0)
+    assert [float(x[0]) for x in jax.tree.leaves(read(variable))] == [2, 0, 3]
+
+
+def test_what_was_in_a_list_and_is_gone_is_not_taken_for_none():
+    tree = Fixed(jnp.ones(1), abs, [Fixed(jnp.ones(1), abs)])
+    read = compiled(lambda v: jnp.array(len(jax.tree.leaves(v.value))))
+    variable = gc.Variable(tree)
+    assert int(read(variable, times=OFTEN)) == 4
+    alive = weakref.ref(tree.b[0])
+    tree.b[0] = None
+    garbage.collect()
+    assert alive() is None
+    assert int(read(variable)) == 2
+
+
+def test_what_has_lists_and_what_may_change_may_change_in_place():
+    layer = Layer(jnp.ones(1), abs)
+    read = compiled(lambda v: v.value.b[0].w)
+    variable = gc.Variable(Fixed(jnp.ones(1), layer, [layer]))
+    read(variable, times=OFTEN)
+    layer.w = jnp.zeros(1)
+    assert read(variable).tolist() == [0]
+
+
+def test_what_hides_a_list_from_its_attributes_may_change_in_place():
+    tree = Hiding(jnp.ones(1), abs, [jnp.zeros(1)])
+    read, variable = compiled(lambda v: v.value.b[0]), gc.Variable(tree)
+    read(variable, times=OFTEN)
+    tree.hidden.held[0] = jnp.ones(1)
+    assert read(variable).tolist() == [1]
+
+
+def test_what_is_known_of_lists_goes_with_what_has_them():
+    tree = with_lists()
+    tree.b.append(functools.partial(print, tree))  # What is static may refer to it.
+    alive = weakref.ref(tree)
+    for _ in range(OFTEN):
+        (divided,) = Divided.of_values([tree])
+    del tree, divided
     garbage.collect()
     assert alive() is None
 

@@ -14,8 +14,10 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from operator import is_
+from itertools import repeat
+from operator import call, is_
 from typing import Any, TypeAlias
 
 import jax
@@ -37,6 +39,9 @@ from graphcore.variables.bare_arrays import (
 __all__ = ["register_filtered_type"]
 
 _Editor: TypeAlias = Callable[[Any, Sequence[Any]], Any]
+# A weak reference to what holds a list or dict, its name there, its type, and weak
+# references to what is in it.
+_Watched: TypeAlias = Sequence[tuple[Any, str, type[Any], Sequence[Any]]]
 _filtered: set[type[Any]] = set()
 _known: dict[type[Any], bool] = {}
 
@@ -388,7 +393,7 @@ def divide(tree: Any) -> Divided:
     Raises:
         TypeError: If a static leaf can't be hashed, with its path.
     """
-    found = _remembered(tree)
+    found = remembered(tree)
     if found is not None:
         return found
     leaves, structure = jax.tree.flatten(tree)
@@ -403,6 +408,8 @@ def divide(tree: Any) -> Divided:
     if frame.is_fixed and not _is_open(tree):
         found.tree = tree
         keep(tree, found)
+    elif is_frozen(tree):
+        _watch(tree, found)
     return found
 
 
@@ -421,28 +428,106 @@ def _is_open(tree: Any) -> bool:
 
 
 # What pytrees of immutable types were divided into, as long as these live, by their
-# id. The frame is held weakly: what is static in it might refer to the pytree.
-_kept: dict[int, tuple[Any, Sequence[Any], Any]] = {}
-_NOT_KEPT: tuple[Any, Sequence[Any], Any] = (lambda: _kept, (), None)
+# id; and the lists and dicts in them, or how often it came without a look at these. The
+# frame is held weakly: what is static in it might refer to the pytree.
+_kept: dict[int, tuple[Any, Sequence[Any], Any, _Watched | int]] = {}
+_NOT_KEPT: tuple[Any, Sequence[Any], Any, int] = (lambda: _kept, (), None, 0)
+# Most pytrees come for one call, which may divide them a few times.
+_OFTEN = 8
 
 
-def _remembered(tree: Any) -> Divided | None:
-    reference, arrays, frame_of = _kept.get(id(tree), _NOT_KEPT)
-    frame = frame_of() if reference() is tree else None
-    if frame is None or not frame.is_current():
+def remembered(tree: Any) -> Divided | None:
+    """What a pytree is divided into, if that is known."""
+    reference, arrays, frame_of, watched = _kept.get(id(tree), _NOT_KEPT)
+    if isinstance(watched, int) or reference() is not tree:
         return None
-    return Divided(arrays, frame, tree)
+    frame = frame_of()
+    if frame is None or not (frame.is_current() and all(map(_is_as_before, watched))):
+        return None
+    return Divided(arrays, frame, tree if frame.is_fixed else None)
 
 
 def keep(tree: Any, whole: Divided) -> None:
     """Remembers what a pytree is divided into, if it can't change in place."""
     if whole.frame.is_fixed:
-        number = id(tree)
-        try:
-            alive = weakref.ref(tree, functools.partial(_kept.pop, number))
-        except TypeError:  # No weak reference to it can be made.
-            return
-        _kept[number] = alive, whole.arrays, weakref.ref(whole.frame)
+        _keep(tree, whole, ())
+
+
+def _keep(tree: Any, whole: Divided, watched: _Watched | int) -> None:
+    number = id(tree)
+    try:
+        alive = weakref.ref(tree, functools.partial(_kept.pop, number))
+    except TypeError:  # No weak reference to it can be made.
+        return
+    _kept[number] = alive, whole.arrays, weakref.ref(whole.frame), watched
+
+
+def _watch(tree: Any, whole: Divided) -> None:
+    """Remembers it of one that comes often and has lists or dicts in it."""
+    reference, _, _, before = _kept.get(id(tree), _NOT_KEPT)
+    times = before + 1 if isinstance(before, int) and reference() is tree else 1
+    if times <= _OFTEN:
+        _keep(tree, Divided((), whole.frame), times)
+    if times == _OFTEN and not _is_open(tree):
+        with suppress(TypeError):
+            _keep(tree, whole, _containers_of(tree))
+
+
+def _containers_of(tree: Any) -> _Watched:
+    """The lists and dicts in a pytree.
+
+    Raises:
+        TypeError: If they are not all held by attributes, if anything else may change,
+            or if no weak reference to something in them can be made.
+    """
+    there: set[int] = set()
+
+    def is_leaf(x: Any) -> bool:
+        if type(x) in (list, dict):
+            there.add(id(x))
+            return False
+        return not (isinstance(x, tuple | None) or is_frozen(x))
+
+    is_all = jax.tree_util.all_leaves(jax.tree.leaves(tree, is_leaf=is_leaf))
+    by_attributes: set[int] = set()
+    watched, pending = [], [tree]
+    for node in pending:  # grows during the loop
+        if isinstance(node, tuple):
+            pending += node
+        elif is_frozen(node):
+            for name, x in vars(node).items():
+                pending.append(x)
+                if id(x) in there:
+                    held = [*map(_reference, _items(x))]
+                    watched.append((weakref.ref(node), name, type(x), held))
+                    pending += _items(x)
+                    by_attributes.add(id(x))
+    if not is_all or there != by_attributes:
+        raise TypeError
+    return watched
+
+
+def _items(container: Any) -> Sequence[Any]:
+    return container if type(container) is list else [*container, *container.values()]
+
+
+def _reference(x: Any) -> Callable[[], Any]:
+    """A weak reference: what is static in a container may refer to what has it."""
+    return (lambda: x) if isinstance(x, str | int | float) else weakref.ref(x)
+
+
+def _is_as_before(watched: tuple[Any, str, type[Any], Sequence[Any]]) -> bool:
+    holder_of, name, kind, held = watched
+    holder = holder_of()
+    if holder is None or type(vars(holder)[name]) is not kind:
+        return False
+    items = _items(vars(holder)[name])
+    # A reference to what is gone gives None, which is in no container that is watched.
+    return (
+        len(items) == len(held)
+        and all(map(is_, items, map(call, held)))
+        and not any(map(is_, items, repeat(None)))
+    )
 
 
 def _frame_of(tree: Any, leaves: Sequence[Any], structure: Any) -> Frame:
@@ -486,7 +571,7 @@ def divided(value: Any) -> Any:
         A `Divided` where there is something static in the value; else the value.
     """
     # First: some modules take their time to tell what they are no instance of.
-    found = _remembered(value)
+    found = remembered(value)
     if found is None:
         if is_array(value) or type(value) is Divided or not may_be_divided(value):
             return value  # If it is no array either, JAX will say so.

@@ -82,7 +82,7 @@ class RecordedTree:
 
     def __eq__(self, other: object) -> bool:
         frame = self.frame
-        if frame.is_fixed:
+        if frame.is_filtered:
             found = divide(other)
             return found.frame == frame and are_arrays(found.arrays)
         leaves, structure = jax.tree.flatten(other)

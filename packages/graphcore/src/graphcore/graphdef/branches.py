@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from graphcore.divided import Divided, Frame, divide, keep
+from graphcore.divided import Divided, Frame, divide, keep, remembered
 from graphcore.nodes.registry import nodes_as_in_jax
 from graphcore.trails import Path
 from graphcore.variables.bare_arrays import FEW, BareArray, is_array, write_places
@@ -116,8 +116,8 @@ class Branch:
         frame = self._frame
         if frame is None:
             return None
-        if frame.is_fixed:
-            whole = _divided(tree)
+        whole = _divided(tree) if frame.is_fixed else remembered(tree)
+        if whole is not None or frame.is_fixed:
             return None if whole is None or whole.frame != frame else whole.arrays
         leaves, structure = jax.tree.flatten(tree)
         if structure != frame.structure:
