@@ -1,5 +1,7 @@
 """Modules of Flax in a module of ours: they are listed and set like ours."""
 
+import collections
+
 import jax.numpy as jnp
 import pytest
 
@@ -66,3 +68,37 @@ def test_modes_reach_modules_of_flax_in_a_module():
         model.set_attributes(rate=0.2, missing=1)
     model.train()
     assert modes(model) == (False, False, False, 0.1)
+
+
+@pytest.mark.parametrize("library", [nnx, flax])
+@pytest.mark.parametrize(
+    ("make", "place"),
+    [
+        (lambda x: [x] * 70, 3),
+        (lambda x: collections.OrderedDict(a=x, b=x), "a"),
+        (lambda x: {"a": [x] * 70}, "a"),
+    ],
+)
+def test_a_module_that_refers_to_itself_may_take_the_place_of_arrays(
+    library, make, place
+):
+    class Cell(flax.Module):
+        def __init__(self):
+            self.itself = self
+            self.w = flax.Param(jnp.ones(1))
+
+    class Model(library.Module):
+        def __init__(self):
+            self.parts = library.data(make(jnp.ones(2)))
+
+    @nnx.jit
+    def count(model):
+        parts = model.parts.values() if place == "a" else model.parts
+        return sum(isinstance(part, Cell) for part in parts)
+
+    model = Model()
+    for _ in range(3):
+        assert count(model) == 0
+    model.parts[place] = Cell()
+    for _ in range(3):  # JAX alone would look into the module without an end
+        assert count(model) == 1

@@ -178,12 +178,13 @@ class StrictTreeDef:
         return held
 
     @functools.cached_property
-    def _has_names_alone(self) -> bool:
+    def has_names_alone(self) -> bool:
+        """Whether nothing there may equal another type, as `1` equals `True`."""
         return all(map(_is_name, self.held))
 
     def is_of(self, treedef: jax.tree_util.PyTreeDef) -> bool:
         """Whether this is the structure of an equal treedef, too."""
-        return self._has_names_alone or _same_held(
+        return self.has_names_alone or _same_held(
             self.held, StrictTreeDef(treedef).held
         )
 

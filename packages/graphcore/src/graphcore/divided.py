@@ -218,11 +218,28 @@ class Frame:
 
     def fits(self, leaves: Sequence[Any], structure: Any) -> bool:
         """Whether these leaves of a pytree of the structure surely have this frame."""
+        return self._has(leaves) and self._key[0].is_of(structure)
+
+    def is_of(self, tree: Any) -> bool:
+        """Whether a pytree surely has this frame.
+
+        JAX looks into it no further than the structure goes: where an array was there
+        may be an object of another library by now, which may refer to itself.
+        """
+        try:
+            leaves = self.structure.flatten_up_to(tree)
+        except ValueError:
+            return False
+        strict = self._key[0]
+        return self._has(leaves) and (
+            strict.has_names_alone or strict.is_of(jax.tree.structure(tree))
+        )
+
+    def _has(self, leaves: Sequence[Any]) -> bool:
         statics = self.statics
         return (
             all(map(is_, map(leaves.__getitem__, statics), statics.values()))
             and are_arrays([*map(leaves.__getitem__, self.given)])
-            and self._key[0].is_of(structure)
             and self.is_current()
         )
 

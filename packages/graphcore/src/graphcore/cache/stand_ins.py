@@ -72,21 +72,23 @@ class RecordedTree:
     """Equals a pytree that has the same structure around its arrays, as JAX sees it.
 
     Args:
+        kind: Its type.
         frame: What there is around its arrays.
     """
 
-    __slots__ = ("frame",)
+    __slots__ = ("frame", "kind")
 
-    def __init__(self, frame: Frame) -> None:
-        self.frame = frame
+    def __init__(self, kind: type[Any], frame: Frame) -> None:
+        self.kind, self.frame = kind, frame
 
     def __eq__(self, other: object) -> bool:
         frame = self.frame
-        if frame.is_filtered:
+        if type(other) is not self.kind:
+            return False
+        if frame.is_fixed or frame.is_filtered:
             found = divide(other)
             return found.frame == frame and are_arrays(found.arrays)
-        leaves, structure = jax.tree.flatten(other)
-        return bool(structure == frame.structure) and frame.fits(leaves, structure)
+        return frame.is_of(other)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -119,7 +121,7 @@ def _as_jax_has_it(tree: Any, inside: set[int]) -> RecordedTree | None:
         if any(is_frozen(x) and divide(x).frame.is_fixed for x in children):
             return None
     inside.update(map(id, nodes))
-    return RecordedTree(whole.frame)
+    return RecordedTree(type(tree), whole.frame)
 
 
 def _stands_for(recorded: Any, child: Any) -> bool:
