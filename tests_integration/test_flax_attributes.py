@@ -1,7 +1,10 @@
-"""Modules of Flax in a module of ours: they are listed and set like ours."""
+"""Modules of Flax in a module of ours, and in pytrees: listed and set like ours."""
 
 import collections
+import dataclasses
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -102,3 +105,36 @@ def test_a_module_that_refers_to_itself_may_take_the_place_of_arrays(
     model.parts[place] = Cell()
     for _ in range(3):  # JAX alone would look into the module without an end
         assert count(model) == 1
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Holder:
+    held: Any
+
+
+@pytest.mark.parametrize("around", [lambda x: Pair(x, 1.0), Holder])
+def test_a_module_that_refers_to_itself_may_stand_in_any_pytree(around):
+    class Cell(flax.Module):
+        def __init__(self):
+            self.itself = self
+            self.n = flax.Variable(jnp.array(0))
+
+    @nnx.jit
+    def count(tree):
+        held = tree[0] if isinstance(tree, Pair) else tree.held
+        held[0].n[...] += 1
+        return tree
+
+    cell = Cell()
+    tree = around([cell, {"more": cell}])
+    for _ in range(3):
+        tree = count(tree)
+    found = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, Cell))
+    assert found[0] is found[1] is cell
+    assert int(cell.n[...]) == 3

@@ -31,6 +31,8 @@ class _Registrations:
     """Counts what may make a type known, for those who keep that one is not."""
 
     count = 0
+    # Whether types of nodes of others are among it: JAX may know them as pytrees.
+    has_nodes = False
 
 
 registrations = _Registrations()

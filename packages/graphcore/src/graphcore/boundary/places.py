@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from types import FunctionType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,6 +23,7 @@ from jax.tree_util import tree_flatten
 from graphcore.adapters.loading import registrations
 from graphcore.content import StrictTreeDef
 from graphcore.divided import Divided, divide, is_filtered
+from graphcore.known_types import ATOMS
 from graphcore.nodes.registry import is_graph_node
 from graphcore.probing import probing
 from graphcore.trails import Path, key_of
@@ -102,7 +104,7 @@ def contents(tree: Any) -> int:
     tree = _other_parts(tree if type(tree) in (list, tuple) else [tree])
     if not tree:
         return 0  # the usual case; no need to flatten it
-    if any(map(is_object, {type(x): x for x in tree}.values())):
+    if _have_object(tree) or (registrations.has_nodes and _have_object_below(tree)):
         return OBJECTS
     probing.active, probing.found = True, False
     try:
@@ -110,8 +112,7 @@ def contents(tree: Any) -> int:
     finally:
         probing.active = False
     if probing.found or (
-        not _arrays.issuperset(map(type, leaves))
-        and any(map(is_object, {type(x): x for x in leaves}.values()))
+        not _arrays.issuperset(map(type, leaves)) and _have_object(leaves)
     ):
         return OBJECTS
     # A type may be a graph node here and a pytree for JAX; it may be registered later.
@@ -128,6 +129,26 @@ def contents(tree: Any) -> int:
         if key is not None:
             _keep(_structures, key, known)
     return known
+
+
+def _have_object(parts: Collection[Any]) -> bool:
+    return any(map(is_object, {type(x): x for x in parts}.values()))
+
+
+def _have_object_below(parts: Collection[Any]) -> bool:
+    """Whether objects are in pytrees: by level, since JAX finds no end of some."""
+    while parts:
+        parts = _other_parts([*chain.from_iterable(map(_children, parts))])
+        if _have_object(parts):
+            return True
+    return False
+
+
+def _children(part: Any) -> Sequence[Any]:
+    if type(part) in ATOMS:
+        return ()
+    children = jax.tree.leaves(part, is_leaf=lambda x: x is not part)
+    return () if children and children[0] is part else children
 
 
 def _other_parts(parts: Collection[Any]) -> list[Any]:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import jax
 
+from graphcore.adapters.loading import registrations
 from graphcore.errors import check_class
 from graphcore.known_types import (
     ATOMS,
@@ -247,6 +248,7 @@ def register_graph_node_type(
         *(_names(containers), get_trace, give_state, subclasses),
     )
     add_node_impl(impl, (lambda kind: impl) if subclasses else None)
+    registrations.has_nodes |= not issubclass(type, OwnedNode)
 
 
 def register_pytree_node_type(
