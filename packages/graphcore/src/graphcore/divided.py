@@ -218,7 +218,7 @@ class Frame:
 
     def fits(self, leaves: Sequence[Any], structure: Any) -> bool:
         """Whether these leaves of a pytree of the structure surely have this frame."""
-        return self._has(leaves) and self._key[0].is_of(structure)
+        return self._has_leaves(leaves) and self._key[0].is_of(structure)
 
     def is_of(self, tree: Any) -> bool:
         """Whether a pytree surely has this frame.
@@ -231,11 +231,11 @@ class Frame:
         except ValueError:
             return False
         strict = self._key[0]
-        return self._has(leaves) and (
+        return self._has_leaves(leaves) and (
             strict.has_names_alone or strict.is_of(jax.tree.structure(tree))
         )
 
-    def _has(self, leaves: Sequence[Any]) -> bool:
+    def _has_leaves(self, leaves: Sequence[Any]) -> bool:
         statics = self.statics
         return (
             all(map(is_, map(leaves.__getitem__, statics), statics.values()))

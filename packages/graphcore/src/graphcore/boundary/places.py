@@ -23,7 +23,6 @@ from jax.tree_util import tree_flatten
 from graphcore.adapters.loading import registrations
 from graphcore.content import StrictTreeDef
 from graphcore.divided import Divided, divide, is_filtered
-from graphcore.known_types import ATOMS
 from graphcore.nodes.registry import is_graph_node
 from graphcore.probing import probing
 from graphcore.trails import Path, key_of
@@ -137,7 +136,9 @@ def _have_object(parts: Collection[Any]) -> bool:
 
 def _have_object_below(parts: Collection[Any]) -> bool:
     """Whether objects are in pytrees: by level, since JAX finds no end of some."""
-    while parts:
+    seen: dict[int, Any] = {}  # A pytree that holds itself is for JAX to refuse.
+    while parts := [x for x in parts if id(x) not in seen]:
+        seen.update((id(x), x) for x in parts)
         parts = _other_parts([*chain.from_iterable(map(_children, parts))])
         if _have_object(parts):
             return True
@@ -145,10 +146,7 @@ def _have_object_below(parts: Collection[Any]) -> bool:
 
 
 def _children(part: Any) -> Sequence[Any]:
-    if type(part) in ATOMS:
-        return ()
-    children = jax.tree.leaves(part, is_leaf=lambda x: x is not part)
-    return () if children and children[0] is part else children
+    return jax.tree.leaves(part, is_leaf=lambda x: x is not part)
 
 
 def _other_parts(parts: Collection[Any]) -> list[Any]:

@@ -85,7 +85,7 @@ class RecordedTree:
         frame = self.frame
         if type(other) is not self.kind:
             return False
-        if frame.is_fixed or frame.is_filtered:
+        if frame.is_fixed or frame.is_filtered:  # It may be known by itself.
             found = divide(other)
             return found.frame == frame and are_arrays(found.arrays)
         return frame.is_of(other)
