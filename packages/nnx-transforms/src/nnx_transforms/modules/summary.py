@@ -80,8 +80,10 @@ def tabulate(
         (path, _kind(variable), arrays_of(raw_value_of(variable)))
         for path, variable in variables(obj).flat_state()
     ]
-    kinds = sorted({kind for _, kind, _ in held}, key=lambda kind: kind.__name__)
-    rows = [["path", "type", *shown, *(kind.__name__ for kind in kinds)]]
+    # JAX 0.10 has the module in the name of `jax.Array`.
+    names = {kind: kind.__name__.rpartition(".")[2] for _, kind, _ in held}
+    kinds = sorted(names, key=names.__getitem__)
+    rows = [["path", "type", *shown, *map(names.__getitem__, kinds)]]
     for path, module in sorted(iter_modules(obj), key=lambda item: path_text(item[0])):
         if depth is None or len(path) <= depth:
             of_calls = zip(*calls.get(path, [[""] * len(shown)]), strict=True)
