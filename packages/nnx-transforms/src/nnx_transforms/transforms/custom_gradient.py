@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, cast, overload
 
 import jax
 
+from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.derivatives.rules import (
     RuleCall,
     RuleFunction,
@@ -22,6 +23,10 @@ class CustomGradient(RuleFunction[P, R]):
     """A function that returns its own gradient; see `custom_gradient`."""
 
     _rules = ()
+
+    def __init__(self, fun: Callable[P, R], with_logs: bool) -> None:
+        super().__init__(fun)
+        self._with_logs = with_logs
 
     def _define(self, call: RuleCall, fun: Any, *rules: Any) -> Callable[..., Any]:
         def pure(*args: Any) -> Any:
@@ -43,18 +48,41 @@ class CustomGradient(RuleFunction[P, R]):
                 values_g, tree_g = g
                 value = call.values(values_g, lambda n: zeros_like(call.avals[n]))
                 tangents = vjp_fun(call.out_states(tree_g, value, with_old=True))
+                rule = f"The gradient function of {call.name!r}"
+                logs = None
+                if self._with_logs:
+                    tangents, logs = pair_of(tangents, rule, "(tangents, logs)")
                 if len(call.names) == 1 and not isinstance(tangents, tuple | list):
                     tangents = (tangents,)
-                rule = f"The gradient function of {call.name!r}"
-                return call.take_tangents(tangents, rule)
+                taken = call.take_tangents(tangents, rule)
+                return (taken, logs) if self._with_logs else taken
 
             return left, pure_vjp
 
-        return jax.custom_gradient(named_like(fun, pure))  # type: ignore[no-any-return]
+        # The option came with JAX 0.12.
+        more: Any = {"with_logs": True} if self._with_logs else {}
+        return jax.custom_gradient(named_like(fun, pure), **more)  # type: ignore[no-any-return]
 
 
-@accepts_graph_mode
-def custom_gradient(fun: Callable[P, tuple[R, Any]]) -> CustomGradient[P, R]:
+class MakesCustomGradient(Protocol):
+    """`custom_gradient`, with its options."""
+
+    @overload
+    def __call__(
+        self, fun: Callable[P, tuple[R, Any]], /, *, with_logs: bool = ...
+    ) -> CustomGradient[P, R]: ...
+    @overload
+    def __call__(
+        self, *, with_logs: bool = ...
+    ) -> Callable[[Callable[P, tuple[R, Any]]], CustomGradient[P, R]]: ...
+
+
+def _optional(transform: Any) -> MakesCustomGradient:
+    return cast("MakesCustomGradient", optional_function(accepts_graph_mode(transform)))
+
+
+@_optional
+def custom_gradient(fun: Callable[..., Any] = LATER, *, with_logs: bool = False) -> Any:
     """Lets a function of live objects return its own gradient.
 
     Args:
@@ -63,6 +91,9 @@ def custom_gradient(fun: Callable[P, tuple[R, Any]]) -> CustomGradient[P, R]:
             tuple with one tangent for each argument: a `State` for a graph node, a
             pytree or None otherwise. It may use whatever `fun` computed. What `fun`
             does to its arguments is published and has no cotangent.
+        with_logs: Whether `vjp_fun` returns `(tangents, logs)`, with a dict of named
+            pytrees or None: what `vjp_fun.with_logs` of `vjp` gives beside the
+            cotangents, and what is dropped otherwise. From JAX 0.12 on.
 
     Returns:
         A function of the same arguments that returns `out`.
@@ -86,4 +117,4 @@ def custom_gradient(fun: Callable[P, tuple[R, Any]]) -> CustomGradient[P, R]:
         >>> float(g['w'].value)
         7.0
     """
-    return CustomGradient(fun)  # type: ignore[arg-type]  # (it returns a pair)
+    return CustomGradient(fun, with_logs)

@@ -78,10 +78,47 @@ class CustomVJP(RuleFunction[P, R]):
         """
         self._rules, self._backward = (fwd,), bwd
         self._options = {"symbolic_zeros": symbolic_zeros, **more}
+        self._with_logs = False
+
+    def defvjp_with_logs(
+        self,
+        fwd: Callable[..., Any],
+        bwd: Callable[..., Any],
+        symbolic_zeros: bool = False,
+        **more: Any,
+    ) -> None:
+        """Defines the rules of the derivative, of which the backward one also logs.
+
+        Args:
+            fwd: As for `defvjp`.
+            bwd: As for `defvjp`, but it returns `(tangents, logs)`, with a dict of
+                named pytrees or None: what `vjp_fun.with_logs` of `vjp` gives beside
+                the cotangents, and what is dropped otherwise.
+            symbolic_zeros: As for `defvjp`.
+            **more: Likewise.
+
+        Raises:
+            AttributeError: Before JAX 0.12, when the function is called.
+
+        Example:
+            >>> import nnx_transforms as nnx, jax
+            >>> @nnx.custom_vjp(input_updates=False)
+            ... def f(x):
+            ...     return x ** 2
+            >>> def bwd(x, g):
+            ...     return (g * 2 * x,), {"g": g}
+            >>> if hasattr(jax.custom_vjp, "defvjp_with_logs"):  # from JAX 0.12 on
+            ...     f.defvjp_with_logs(lambda x: (x ** 2, x), bwd)
+            ...     _, vjp_fun = nnx.vjp(f, 3.0)
+            ...     _, logs = vjp_fun.with_logs(7.0)
+            ...     assert logs["g"] == 7.0
+        """
+        self.defvjp(fwd, bwd, symbolic_zeros, **more)
+        self._with_logs = True
 
     def _define(self, call: RuleCall, fun: Any, *rules: Any) -> Callable[..., Any]:
         (fwd,), bwd = rules, self._backward
-        input_updates = self._input_updates
+        input_updates, with_logs = self._input_updates, self._with_logs
         make_zero = zero_of if self._options["symbolic_zeros"] else zeros_like
 
         def forward(*args: Any) -> Any:
@@ -123,15 +160,20 @@ class CustomVJP(RuleFunction[P, R]):
             )
             tangents = bwd(*(known[n] for n in sorted(known)), residuals, g)
             rule = f"The backward rule {Callee(bwd).name!r} of {call.name!r}"
+            logs = None
+            if with_logs:
+                tangents, logs = pair_of(tangents, rule, "(tangents, logs)")
             taken = call.take_tangents(tangents, rule)
             # Zeros that come back are none that anything need be added to.
             made = set(map(id, zeros))
-            return jax.tree.map(lambda x: None if id(x) in made else x, taken)
+            taken = jax.tree.map(lambda x: None if id(x) in made else x, taken)
+            return (taken, logs) if with_logs else taken
 
         f = jax.custom_vjp(
             named_like(fun, call.primal), nondiff_argnums=tuple(call.nondiff)
         )
-        f.defvjp(named_like(fwd, forward), named_like(bwd, backward), **self._options)
+        define = getattr(f, "defvjp_with_logs" if with_logs else "defvjp")
+        define(named_like(fwd, forward), named_like(bwd, backward), **self._options)
         return f
 
 
@@ -193,7 +235,7 @@ def custom_vjp(
             `graph_updates=False` and `graph=False` ask for that.
 
     Returns:
-        A callable with `.defvjp`.
+        A callable with `.defvjp` and, from JAX 0.12 on, `.defvjp_with_logs`.
 
     Raises:
         ValueError: If `nondiff_argnums` names an argument twice; in a derivative, if a

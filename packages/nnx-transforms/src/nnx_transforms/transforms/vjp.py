@@ -42,7 +42,8 @@ def vjp(
     Returns:
         `(out, vjp_fun)` or `(out, vjp_fun, aux)`. `vjp_fun` takes a cotangent of `out`
         and returns a tuple with one for each argument; it may be called any number of
-        times.
+        times. From JAX 0.12 on, `vjp_fun.with_logs` returns the tuple and what backward
+        rules log; see `custom_vjp`.
 
     Raises:
         TypeError: As `jax.vjp` does. From `vjp_fun`: if there is no `State` where one

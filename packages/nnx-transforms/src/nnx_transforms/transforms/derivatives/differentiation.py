@@ -422,9 +422,31 @@ def linear_map(
         out, linear, rest = derivative(call.function, *call.args, has_aux=True, **more)
     if call.has_objects or has_parts(out):
         due = abstract(out if backward else call.args)
-        # As JAX's own function, this is a pytree that may pass through `jit`.
-        linear = jax.tree_util.Partial(functools.partial(apply, due), linear)
+        linear = LinearMap(functools.partial(apply, due), linear)
     return call.result(rest, linear, out)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class LinearMap:
+    """A linear function of tangents; as JAX's own, a pytree that may pass `jit`.
+
+    Args:
+        apply: Calls JAX's function with them.
+        linear: JAX's function.
+    """
+
+    apply: Callable[..., Any] = field(metadata={"static": True})
+    linear: Any
+
+    def __call__(self, *tangents: Any) -> Any:
+        """Maps tangents, or a cotangent; see `vjp` and `linearize`."""
+        return self.apply(self.linear, *tangents)
+
+    @property
+    def with_logs(self) -> LinearMap:
+        """The function that also returns what backward rules log, from JAX 0.12 on."""
+        return LinearMap(self.apply, self.linear.with_logs)
 
 
 def _joined(whole: Any, given: Any) -> Any:
