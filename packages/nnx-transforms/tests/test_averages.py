@@ -44,6 +44,32 @@ def test_a_value_that_does_not_count_may_be_anything():
     assert float(average.compute()) == 2.0
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, nnx.jit])
+def test_a_mask_counts_for_mean_and_spread(transform):
+    metrics = nnx.MultiMetric(mean=nnx.metrics.Average(), all=nnx.metrics.Welford())
+
+    @transform
+    def update(metrics, values, mask):
+        metrics.update(values=values, mask=mask)
+
+    values = jnp.array([[7.0, jnp.nan, 1.0], [2.0, 9.0, 6.0]])
+    for mask in ([0, 0, 0], [[0, 0, 0], [1, 0, 1]], [[0, 0, 0], [1, 1, 0]]):
+        update(metrics, values, jnp.array(mask))
+    counted = jnp.array([2.0, 6.0, 2.0, 9.0])
+    found = metrics.compute()
+    assert int(metrics.all.count.value) == 4
+    assert float(found["mean"]) == counted.mean()
+    assert jnp.allclose(found["all"].mean, counted.mean())
+    assert jnp.allclose(found["all"].standard_deviation, counted.std())
+
+
+def test_a_mask_for_a_metric_that_is_not_there_is_refused():
+    metrics = nnx.MultiMetric(loss=nnx.metrics.Average(), all=nnx.metrics.Welford())
+    with pytest.raises(ValueError, match=r"masks for \['lost'\].*\['loss', 'all'\]"):
+        metrics.update(values=jnp.ones(2), mask={"lost": jnp.array([1, 0])})
+    assert int(metrics.loss.count.value) == 0
+
+
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int8, bool])
 def test_metrics_take_any_dtypes_where_jax_is_told_to_promote_none(dtype):
     def measured():
@@ -56,7 +82,7 @@ def test_metrics_take_any_dtypes_where_jax_is_told_to_promote_none(dtype):
         logits = jnp.eye(3, dtype=dtype)
         for mask in (None, jnp.array([1, 0, 1])):
             metrics.mean.update(values=values, mask=mask)
-            metrics.all.update(values=values)
+            metrics.all.update(values=values, mask=mask)
             metrics.hits.update(logits=logits, labels=labels, mask=mask)
         return metrics.compute()
 

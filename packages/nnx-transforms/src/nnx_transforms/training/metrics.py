@@ -125,6 +125,10 @@ class _Totals(Metric):
         return values
 
 
+def _over(mask: Any, values: jax.Array) -> jax.Array:
+    return jnp.broadcast_to(jnp.asarray(mask, bool), values.shape)
+
+
 class Average(_Totals):
     """The average of all values.
 
@@ -167,7 +171,7 @@ class Average(_Totals):
             self.total.value += values.sum()
             self.count.value += values.size
             return
-        mask = jnp.broadcast_to(jnp.asarray(mask, bool), values.shape)
+        mask = _over(mask, values)
         # Not by a product: what does not count may be NaN.
         self.total.value += jnp.where(mask, values, 0).sum()
         self.count.value += mask.sum().astype(jnp.int32)
@@ -218,10 +222,11 @@ class Welford(_Totals):
     _dtypes = {"count": jnp.int32, "mean": jnp.float32, "m2": jnp.float32}
 
     @_promoting
-    def update(self, **kwargs: Any) -> None:
+    def update(self, mask: Any = None, **kwargs: Any) -> None:
         """Takes in a batch of values.
 
         Args:
+            mask: Which values count, as for `Average`.
             **kwargs: Holds the values under `argname`: an array of any shape.
 
         Raises:
@@ -235,12 +240,20 @@ class Welford(_Totals):
         values = self._values(kwargs)
         if not values.size:
             return  # It has no mean.
-        before = self.count.value
-        self.count.value = before + values.size
-        delta = values.mean() - self.mean.value
-        self.mean.value += delta * values.size / self.count.value
-        between = delta * delta * values.size * before / self.count.value
-        self.m2.value += values.var() * values.size + between
+        before, size = self.count.value, values.size
+        if mask is None:
+            mean, variance = values.mean(), values.var()
+        else:
+            mask = _over(mask, values)
+            size = mask.sum().astype(jnp.int32)
+            found = values.mean(where=mask), values.var(where=mask)
+            mean, variance = (jnp.where(size, x, 0) for x in found)
+        self.count.value = before + size
+        after = jnp.maximum(self.count.value, 1)  # a mask may leave nothing
+        delta = mean - self.mean.value
+        self.mean.value += delta * size / after
+        between = delta * delta * size * before / after
+        self.m2.value += variance * size + between
 
     @_promoting
     def compute(self) -> Statistics:
@@ -369,11 +382,20 @@ class MultiMetric(Metric):
             mask: For all metrics, or a dict of masks by the names of the metrics.
             **kwargs: For all metrics.
 
+        Raises:
+            ValueError: If a mask is for a metric that there is not.
+
         Example:
             >>> metrics = MultiMetric(a=Average('x'), b=Average('y'))
             >>> metrics.update(x=1, y=2); float(metrics.b.compute())
             2.0
         """
+        names = mask.keys() if isinstance(mask, dict) else ()
+        if unknown := sorted({*names} - {*self._metric_names}):
+            raise ValueError(
+                f"There are masks for {unknown}, but the metrics are named "
+                f"{[*self._metric_names]}: give each mask under the name of a metric."
+            )
         for name in self._metric_names:
             own = mask.get(name) if isinstance(mask, dict) else mask
             masked = {} if own is None else {"mask": own}
