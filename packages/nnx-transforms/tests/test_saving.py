@@ -575,3 +575,16 @@ def test_a_file_of_no_known_kind(tmp_path):
     (tmp_path / "w.bin").write_bytes(b"weights!")
     with pytest.raises(saving.DamagedCheckpointError, match="taken for a msgpack file"):
         saving.load(tmp_path / "w.bin", nnx.Dict())
+
+
+def test_a_number_of_numpy_stays_one(tmp_path):
+    def make(loss, last):
+        return nnx.Dict(best=nnx.Variable(loss), last=nnx.Variable(last))
+
+    saving.save(tmp_path / "run", make(np.float64(0.25), np.array(3.0)))
+    found = saving.restore(tmp_path / "run", make(np.float64("inf"), np.array(0.0)))
+    assert f"{found.best.value:.2f}" == "0.25"
+    assert type(found.best.value) is np.float64
+    assert type(found.last.value) is np.ndarray
+    fresh = saving.restore(tmp_path / "run", make(float("inf"), np.array(0.0)))
+    assert type(fresh.best.value) is np.float64

@@ -144,7 +144,8 @@ def placed(request: Request, found: Any) -> Any:
         data = jax.eval_shape(without_keys, form)
         found = np.zeros(data.shape, data.dtype)
     if leaf.form == "numpy":
-        return found
+        # Orbax makes arrays without axes of NumPy's numbers, which format otherwise.
+        return found if isinstance(like, np.ndarray) else found[()]
     if leaf.is_key:
         found = jax.random.wrap_key_data(jnp.array(found), impl=key_impl(like))
     elif leaf.form == "weak":
