@@ -588,3 +588,29 @@ def test_a_number_of_numpy_stays_one(tmp_path):
     assert type(found.last.value) is np.ndarray
     fresh = saving.restore(tmp_path / "run", make(float("inf"), np.array(0.0)))
     assert type(fresh.best.value) is np.float64
+
+
+@pytest.mark.parametrize("program", ["load", "safetensors", "restore"])
+def test_what_has_64_bits_where_jax_has_32_is_not_cut(tmp_path, program):
+    many = 2**40 + 1
+
+    def make(*numbers):
+        return nnx.Dict(
+            {k: nnx.Variable(x) for k, x in zip("abc", numbers, strict=True)}
+        )
+
+    run, file = make(np.array([many]), many, 0.1), tmp_path / "run.safetensors"
+    fresh = make(np.array([0]), 0, 0.0)
+    if program == "restore":
+        with jax.enable_x64(True):
+            saving.save(tmp_path / "run", make(jnp.array([many]), jnp.array(many), 0.1))
+        saving.restore(tmp_path / "run", fresh)
+    elif program == "load":
+        given = {"a": np.array([many]), "b": np.int64(many), "c": np.float64(0.1)}
+        saving.load(given, fresh)
+        given["a"][:] = 0  # it is the caller's
+    else:
+        saving.export_safetensors(file, run)
+        saving.load(file, fresh)
+    assert fresh.a.value.tolist() == [many]
+    assert (fresh.b.value, fresh.c.value) == (many, 0.1)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.dtypes import canonicalize_dtype
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec, Sharding
 
 from graphcore import VariableState
@@ -143,9 +144,10 @@ def placed(request: Request, found: Any) -> Any:
         form = jax.ShapeDtypeStruct(leaf.shape, dtype)
         data = jax.eval_shape(without_keys, form)
         found = np.zeros(data.shape, data.dtype)
-    if leaf.form == "numpy":
-        # Orbax makes arrays without axes of NumPy's numbers, which format otherwise.
-        return found if isinstance(like, np.ndarray) else found[()]
+    if leaf.form == "numpy" or found.dtype != canonicalize_dtype(found.dtype):
+        # JAX would cut 64 bits down to 32. NumPy's numbers were read as arrays without
+        # axes, which format otherwise.
+        return np.array(found) if isinstance(like, np.ndarray) else found[()]
     if leaf.is_key:
         found = jax.random.wrap_key_data(jnp.array(found), impl=key_impl(like))
     elif leaf.form == "weak":
