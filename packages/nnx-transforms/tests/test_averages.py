@@ -63,6 +63,18 @@ def test_a_mask_counts_for_mean_and_spread(transform):
     assert jnp.allclose(found["all"].standard_deviation, counted.std())
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float8_e5m2])
+def test_sums_of_values_in_half_precision_are_not_rounded_to_it(dtype):
+    metrics = nnx.MultiMetric(mean=nnx.metrics.Average(), all=nnx.metrics.Welford())
+    for size in (301, 4097):
+        metrics.update(values=jnp.where(jnp.arange(size) == 0, 3, 2).astype(dtype))
+    found = metrics.compute()
+    mean = 2 + 2 / 4398
+    assert float(found["mean"]) == pytest.approx(mean, rel=1e-6)
+    assert float(found["all"].mean) == pytest.approx(mean, rel=1e-6)
+    assert float(found["all"].standard_deviation) == pytest.approx(0.02132, rel=1e-3)
+
+
 def test_a_mask_for_a_metric_that_is_not_there_is_refused():
     metrics = nnx.MultiMetric(loss=nnx.metrics.Average(), all=nnx.metrics.Welford())
     with pytest.raises(ValueError, match=r"masks for \['lost'\].*\['loss', 'all'\]"):

@@ -122,6 +122,8 @@ class _Totals(Metric):
                 f"expected {self.argname!r}, the `argname` it was made with."
             )
         values: jax.Array = jnp.asarray(kwargs[self.argname])
+        if jnp.issubdtype(values.dtype, jnp.inexact) and values.dtype.itemsize < 4:
+            values = values.astype(jnp.float32)  # which has room for sums
         return values
 
 
