@@ -15,6 +15,11 @@ class Scaled(eqx.Module):
     by: object = eqx.field(static=True)
 
 
+class Held(eqx.Module):
+    w: jax.Array
+    by: object
+
+
 EQUAL = [1, 1.0, True, 0.0, -0.0, 0, False]
 AS_IT_IS = {
     "jit": lambda f, m: nnx.jit(f)(m),
@@ -34,6 +39,37 @@ def test_static_fields_are_not_those_of_an_equal_module(name):
     for x in EQUAL:
         found = AS_IT_IS[name](kept, Scaled(X, x))
         assert repr(found.by) == repr(x)
+
+
+class Config:
+    """What can be hashed, and compared with nothing."""
+
+    def __init__(self, width):
+        self.width = width
+
+    def __eq__(self, other):
+        raise NotImplementedError
+
+    def __hash__(self):
+        return 1
+
+
+@pytest.mark.parametrize("kind", [Scaled, Held])
+def test_a_change_in_place_of_what_has_no_equality_is_seen(kind):
+    traces = []
+
+    @nnx.jit
+    def width(module):
+        traces.append(1)
+        return module.by.width
+
+    module = kind(X, Config(2))
+    assert [int(width(module)) for _ in range(3)] == [2, 2, 2]
+    assert len(traces) == 1
+    module.by.width = 3
+    assert [int(width(module)) for _ in range(3)] == [3, 3, 3]
+    assert len(traces) == 2
+    assert int(width(kind(X, Config(4)))) == 4
 
 
 def test_static_fields_of_values_change_to_what_is_equal():

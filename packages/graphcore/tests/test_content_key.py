@@ -235,6 +235,51 @@ def test_of_what_is_equal_by_content_and_hashed_by_identity_the_content_counts(a
     assert gc.graphdef(gc.Dict(config=around(Config(4)))) != before
 
 
+class Refusing:
+    """It can be hashed, and raises if it is compared with another one."""
+
+    def __init__(self, width):
+        self.width = width
+
+    def __eq__(self, other):
+        raise NotImplementedError
+
+    def __hash__(self):
+        return 1
+
+
+@dataclasses.dataclass
+class Tabulated:
+    """It can be hashed, and equals another one by an array."""
+
+    width: int
+    table: np.ndarray = dataclasses.field(default_factory=lambda: np.ones(2))
+
+    def __hash__(self):
+        return 1
+
+
+@pytest.mark.parametrize("kind", [Refusing, Tabulated])
+def test_of_what_can_be_hashed_and_has_no_equality_the_content_counts(kind):
+    config = kind(3)
+    node = gc.Dict(config=[config], other=config)
+    before = gc.graphdef(node)
+    for same in node, gc.Dict(config=[kind(3)], other=kind(3)):
+        assert gc.graphdef(same) == before
+        assert hash(gc.graphdef(same)) == hash(before)
+    config.width = 4
+    assert gc.graphdef(node) != before
+
+
+def test_what_can_neither_be_compared_nor_copied_equals_itself():
+    class Single(Refusing):
+        def __deepcopy__(self, memo):
+            raise NotImplementedError
+
+    node = gc.Dict(config=Single(3))
+    assert gc.graphdef(node) == gc.graphdef(node)
+
+
 def test_definitions_compare_metadata_by_content():
     values = [gc.Param(0, axes=[np.array([np.nan]), {"a"}]) for _ in range(2)]
     one, two = (gc.graphdef(gc.Dict(v=v)) for v in values)

@@ -40,8 +40,9 @@ _IMMUTABLE_TYPE = 1 << 8
 _POINTER = struct.calcsize("P")
 # Named so, a part is at the place of the whole.
 _ITSELF = None
-# Equal instances of these have different hashes, so the content has to tell.
-_hashed_by_identity: set[weakref.ref[type[Any]]] = set()
+# Equal instances of these have different hashes, or `==` gives no answer for them, so
+# the content has to tell.
+_told_by_content: set[weakref.ref[type[Any]]] = set()
 # As nearly all are. A descriptor of a slot would keep its class alive.
 _without_slots: weakref.WeakSet[type[Any]] = weakref.WeakSet()
 
@@ -213,18 +214,17 @@ def below(part: Any) -> list[Any]:
 
 def _key(value: Any, known: dict[int, Any], keep: bool) -> Any:
     try:
-        if _hashed_by_identity and weakref.ref(type(value)) in _hashed_by_identity:
+        if _told_by_content and weakref.ref(type(value)) in _told_by_content:
             raise TypeError
         key = static_key(value)
         found = hash(key)
         if keep:  # only now: to copy takes longer than to learn that there is no hash
-            key = static_key(snapshot(value))
-            if hash(key) != found:
+            kept = snapshot(value)
+            key = static_key(kept)
+            if hash(key) != found or (kept is value and not _has_equality(value)):
                 kind = type(value)
                 if kind not in _BASES:  # Else it is a part of the value that has it.
-                    _hashed_by_identity.add(
-                        weakref.ref(kind, _hashed_by_identity.discard)
-                    )
+                    _told_by_content.add(weakref.ref(kind, _told_by_content.discard))
                 raise TypeError
     except Exception:  # of a stranger's `__hash__` as well
         # A class is one, whatever its metaclass says.
@@ -246,6 +246,22 @@ def _key(value: Any, known: dict[int, Any], keep: bool) -> Any:
         is_set = isinstance(value, set | frozenset)
         known[number] = type(value), (frozenset if is_set else tuple)(parts)
     return known[number]
+
+
+def _has_equality(value: Any) -> bool:
+    """Whether a value may say what it equals: not with an error, or by an array."""
+    kind = type(value)
+    if is_immutable(value) or _hides_something(kind, len(slots_of(kind))):
+        return True
+    try:
+        duplicate = copied(value, {})
+    except Exception:  # of a stranger's `__deepcopy__`
+        return True
+    try:
+        bool(static_key(duplicate) == static_key(value))
+    except Exception:
+        return False
+    return True
 
 
 def slots_of(kind: type[Any]) -> dict[str, Any]:

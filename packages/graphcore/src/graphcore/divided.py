@@ -168,7 +168,7 @@ class Frame:
             return self is other or (
                 isinstance(other, Frame) and self._key == other._key
             )
-        except ValueError:  # static arrays of a module, which can't be compared
+        except Exception:  # static arrays of a module, and what else has no equality
             return False
 
     def __hash__(self) -> int:
