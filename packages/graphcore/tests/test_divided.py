@@ -12,6 +12,7 @@ import pytest
 
 import graphcore as gc
 from graphcore.authors import Divided, enter, has_objects
+from graphcore.divided import divide
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -126,6 +127,22 @@ def test_pytrees_and_objects_may_stand_in_one_container():
 def test_what_a_function_returns_is_whole():
     out = call(lambda v: Layer(v.value + 1, abs), gc.Variable(jnp.ones(1)))
     assert type(out) is Layer and out.act is abs and out.w.tolist() == [2]
+
+
+def test_what_a_function_returned_is_not_taken_apart_at_the_next_call():
+    step = compiled(lambda layer: Fixed(layer.w + 1, layer.act))
+    layer = step(step(Fixed(jnp.ones(2), jnp.sin)))
+    before = Fixed.flattened
+    for _ in range(3):
+        layer = step(layer)
+    assert Fixed.flattened == before
+    assert layer.w.tolist() == [6, 6]
+
+
+def test_what_stands_for_a_pytree_may_be_put_together_of_anything():
+    divided = divide(Fixed(jnp.ones(2), abs))
+    axes = jax.tree.map(lambda _: 0, divided).join()
+    assert divide(axes).arrays == [] and divide(axes).join().w == 0
 
 
 def test_a_change_of_what_can_change_is_seen():

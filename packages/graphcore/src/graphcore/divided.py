@@ -299,7 +299,10 @@ class Divided:
             for leaf, array in zip(frame.given, self.arrays, strict=True):
                 leaves[leaf] = array
             return structure.unflatten(leaves)
-        return frame.structure.unflatten(self.leaves())
+        tree = frame.structure.unflatten(self.leaves())
+        if frame.is_fixed and are_arrays(self.arrays):
+            _keep(tree, self, ())  # The next call will want it.
+        return tree
 
     def bare(self) -> Any:
         """The pytree of the arrays that are here, with None at all other places."""
@@ -611,12 +614,10 @@ def joined(value: Any, old: Any = None) -> Any:
         return value
     if type(old) is not Divided or not old.frame.is_like(value.frame):
         return value.join(old)
-    # Keep the whole pytree at hand: the next call will want it.
     whole = value.over(old) if len(value.arrays) < len(old.arrays) else value
-    if old.tree is not None and len(value.arrays) <= len(old.arrays) // _FEW:
-        tree = value.frame.edited(old.tree, value.arrays)
-    else:
-        tree = whole.join()
+    if old.tree is None or len(value.arrays) > len(old.arrays) // _FEW:
+        return whole.join()
+    tree = value.frame.edited(old.tree, value.arrays)
     keep(tree, whole)
     return tree
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from graphcore.divided import Divided, Frame, divide, keep, remembered
+from graphcore.divided import Divided, Frame, divide, remembered
 from graphcore.nodes.registry import nodes_as_in_jax
 from graphcore.trails import Path
 from graphcore.variables.bare_arrays import FEW, BareArray, is_array, write_places
@@ -100,10 +100,7 @@ class Branch:
             now = _divided(tree)
             if now is None or now.frame != frame:
                 return None
-            whole = Divided(arrays, now.frame)
-            made = whole.join()
-            keep(made, whole)  # The next call will want its arrays.
-            return made
+            return Divided(arrays, now.frame).join()
         leaves, structure = jax.tree.flatten(tree)
         if structure != frame.structure:
             return None
