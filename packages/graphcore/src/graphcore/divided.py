@@ -301,7 +301,7 @@ class Divided:
             return structure.unflatten(leaves)
         tree = frame.structure.unflatten(self.leaves())
         if frame.is_fixed and are_arrays(self.arrays):
-            _keep(tree, self, ())  # The next call will want it.
+            _keep(tree, self)  # The next call will want it.
         return tree
 
     def bare(self) -> Any:
@@ -427,7 +427,7 @@ def divide(tree: Any) -> Divided:
     found = Divided(arrays, frame)
     if frame.is_fixed and not _is_open(tree):
         found.tree = tree
-        keep(tree, found)
+        _keep(tree, found)
     elif is_frozen(tree):
         _watch(tree, found)
     return found
@@ -448,10 +448,12 @@ def _is_open(tree: Any) -> bool:
 
 
 # What pytrees of immutable types were divided into, as long as these live, by their
-# id; and the lists and dicts in them, or how often it came without a look at these. The
-# frame is held weakly: what is static in it might refer to the pytree.
-_kept: dict[int, tuple[Any, Sequence[Any], Any, _Watched | int]] = {}
-_NOT_KEPT: tuple[Any, Sequence[Any], Any, int] = (lambda: _kept, (), None, 0)
+# id; and the lists and dicts in them. The frame is held weakly: what is static in it
+# might refer to the pytree.
+_kept: dict[int, tuple[Any, Sequence[Any], Any, _Watched]] = {}
+_NOT_KEPT: tuple[Any, Sequence[Any], Any, _Watched] = (lambda: _kept, (), None, ())
+# How often those came that have lists or dicts in them, likewise.
+_came: dict[int, tuple[Any, int]] = {}
 # Most pytrees come for one call, which may divide them a few times.
 _OFTEN = 8
 
@@ -459,35 +461,33 @@ _OFTEN = 8
 def remembered(tree: Any) -> Divided | None:
     """What a pytree is divided into, if that is known."""
     reference, arrays, frame_of, watched = _kept.get(id(tree), _NOT_KEPT)
-    if isinstance(watched, int) or reference() is not tree:
-        return None
-    frame = frame_of()
+    frame = frame_of() if reference() is tree else None
     if frame is None or not (frame.is_current() and all(map(_is_as_before, watched))):
         return None
     return Divided(arrays, frame, tree if frame.is_fixed else None)
 
 
-def keep(tree: Any, whole: Divided) -> None:
-    """Remembers what a pytree is divided into, if it can't change in place."""
-    if whole.frame.is_fixed:
-        _keep(tree, whole, ())
-
-
-def _keep(tree: Any, whole: Divided, watched: _Watched | int) -> None:
+def _note(notes: dict[int, Any], tree: Any, *about: Any) -> None:
     number = id(tree)
     try:
-        alive = weakref.ref(tree, functools.partial(_kept.pop, number))
+        alive = weakref.ref(tree, functools.partial(notes.pop, number))
     except TypeError:  # No weak reference to it can be made.
         return
-    _kept[number] = alive, whole.arrays, weakref.ref(whole.frame), watched
+    notes[number] = alive, *about
+
+
+def _keep(tree: Any, whole: Divided, watched: _Watched = ()) -> None:
+    """Remembers what a pytree is divided into."""
+    _note(_kept, tree, whole.arrays, weakref.ref(whole.frame), watched)
 
 
 def _watch(tree: Any, whole: Divided) -> None:
     """Remembers it of one that comes often and has lists or dicts in it."""
-    reference, _, _, before = _kept.get(id(tree), _NOT_KEPT)
-    times = before + 1 if isinstance(before, int) and reference() is tree else 1
+    reference, before = _came.get(id(tree), (_NOT_KEPT[0], 0))
+    has_changed = _kept.pop(id(tree), None) is not None
+    times = 1 if has_changed or reference() is not tree else before + 1
     if times <= _OFTEN:
-        _keep(tree, Divided((), whole.frame), times)
+        _note(_came, tree, times)
     if times == _OFTEN and not _is_open(tree):
         with suppress(TypeError):
             _keep(tree, whole, _containers_of(tree))
@@ -618,7 +618,7 @@ def joined(value: Any, old: Any = None) -> Any:
     if old.tree is None or len(value.arrays) > len(old.arrays) // _FEW:
         return whole.join()
     tree = value.frame.edited(old.tree, value.arrays)
-    keep(tree, whole)
+    _keep(tree, whole)
     return tree
 
 
