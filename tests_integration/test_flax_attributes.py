@@ -2,6 +2,8 @@
 
 import collections
 import dataclasses
+import subprocess
+import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -138,3 +140,16 @@ def test_a_module_that_refers_to_itself_may_stand_in_any_pytree(around):
     found = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, Cell))
     assert found[0] is found[1] is cell
     assert int(cell.n[...]) == 3
+
+
+def test_the_first_module_that_a_program_passes_may_refer_to_itself():
+    program = """if True:
+        import collections, flax.nnx, jax, nnx_transforms as nnx
+        class Cell(flax.nnx.Module):
+            def __init__(self):
+                self.itself = self
+                self.n = flax.nnx.Variable(jax.numpy.array(2))
+        Pair = collections.namedtuple("Pair", "first second")
+        assert int(nnx.jit(lambda pair: pair.first.n[...])(Pair(Cell(), 1.0))) == 2
+    """
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -31,7 +31,7 @@ class _Registrations:
     """Counts what may make a type known, for those who keep that one is not."""
 
     count = 0
-    # Whether types of nodes of others are among it: JAX may know them as pytrees.
+    # Whether types of nodes of others are among it.
     has_nodes = False
 
 
@@ -72,6 +72,11 @@ def register_adapter(library: str, module: str) -> None:
         _unconcerned.clear()
         if library in _loaded:
             _load(library)
+
+
+def may_have_nodes() -> bool:
+    """Tells whether there may be nodes of others, which JAX may know as pytrees."""
+    return registrations.has_nodes or not sys.modules.keys().isdisjoint(_waiting)
 
 
 def load_adapters(kind: type[Any]) -> bool:

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax.tree_util import tree_flatten
 
-from graphcore.adapters.loading import registrations
+from graphcore.adapters.loading import may_have_nodes, registrations
 from graphcore.content import StrictTreeDef
 from graphcore.divided import Divided, divide, is_filtered
 from graphcore.nodes.registry import is_graph_node
@@ -103,7 +103,7 @@ def contents(tree: Any) -> int:
     tree = _other_parts(tree if type(tree) in (list, tuple) else [tree])
     if not tree:
         return 0  # the usual case; no need to flatten it
-    if _have_object(tree) or (registrations.has_nodes and _have_object_below(tree)):
+    if _have_object(tree) or (may_have_nodes() and _have_object_below(tree)):
         return OBJECTS
     probing.active, probing.found = True, False
     try:
