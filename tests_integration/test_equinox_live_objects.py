@@ -133,3 +133,31 @@ def test_a_live_object_inside_of_a_module_need_not_be_hashable():
     assert float(nnx.jit(step)(Around([parts], X))) == 2
     assert float(nnx.remat(step)(Around([parts], X))) == 2
     np.testing.assert_allclose(parts.first.value, 9 * X)
+
+
+class Given(eqx.Module):
+    """One whose `__init__` does not take its arguments apart."""
+
+    inner: object
+    w: jax.Array
+
+    def __init__(self, inner):
+        self.inner, self.w = inner, X
+
+
+@pytest.mark.parametrize("wrapped", [lambda x: x, lambda x: [x]])
+@pytest.mark.parametrize("library", ["nnx_transforms", "flax.nnx"])
+def test_a_live_object_inside_of_a_module_may_refer_to_itself(library, wrapped):
+    theirs = pytest.importorskip(library)
+    inner = theirs.Module()
+    inner.calls, inner.itself = theirs.Variable(jnp.array(0)), inner
+
+    @nnx.jit
+    def step(tree):
+        (given,) = jax.tree.leaves(tree, is_leaf=lambda x: type(x) is Given)
+        given.inner.itself.calls[...] += 1
+        return nnx.grad(lambda w: (w**2).sum())(given.w)
+
+    for _ in range(2):
+        assert step(wrapped(Given(inner))).tolist() == [2, 2]
+    assert int(inner.calls[...]) == 2

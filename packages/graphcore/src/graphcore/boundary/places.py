@@ -22,7 +22,7 @@ from jax.tree_util import tree_flatten
 
 from graphcore.adapters.loading import may_have_nodes, registrations
 from graphcore.content import StrictTreeDef
-from graphcore.divided import Divided, divide, is_filtered
+from graphcore.divided import Divided, divide, is_filtered, remembered
 from graphcore.nodes.registry import is_graph_node
 from graphcore.probing import probing
 from graphcore.trails import Path, key_of
@@ -378,6 +378,9 @@ def separate(
     for place in containers:
         arg = kwargs[place] if isinstance(place, str) else args[place]
         if is_filtered(arg):
+            # First, since JAX finds no end of some objects.
+            if may_have_nodes() and not remembered(arg) and _have_object_below([arg]):
+                return _take_all(given, given_kwargs)
             try:
                 divided = divide(arg)
             except (TypeError, ValueError):
