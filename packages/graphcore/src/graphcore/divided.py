@@ -363,8 +363,6 @@ class Divided:
         Returns:
             The pytree with a `Divided` in the place of each; and whether there is one.
         """
-        if is_array(tree):
-            return tree, False
         leaves, structure = jax.tree.flatten(tree, is_leaf=is_filtered)
         places = [i for i, x in enumerate(leaves) if is_filtered(x)]
         for i in places:

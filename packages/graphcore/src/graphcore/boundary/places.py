@@ -23,10 +23,11 @@ from jax.tree_util import tree_flatten
 from graphcore.adapters.loading import may_have_nodes, registrations
 from graphcore.content import StrictTreeDef
 from graphcore.divided import Divided, divide, is_filtered, remembered
-from graphcore.nodes.registry import is_graph_node
+from graphcore.known_types import inherited_impl, known_impl
+from graphcore.nodes.registry import GraphNodeImpl
 from graphcore.probing import probing
 from graphcore.trails import Path, key_of
-from graphcore.variables.impl import is_variable
+from graphcore.variables.impl import VariableImpl
 
 __all__ = ["Places", "has_objects", "is_object", "key_path", "take_objects"]
 
@@ -61,7 +62,8 @@ def is_object(x: Any) -> bool:
     known = _known.get(kind)
     if known is not None:
         return known
-    found = is_graph_node(x) or is_variable(x)
+    impl = known_impl(kind) or inherited_impl(kind)
+    found = isinstance(impl, (GraphNodeImpl, VariableImpl))
     if found or isinstance(x, jax.Array):
         _known[kind] = found
         if not found:
