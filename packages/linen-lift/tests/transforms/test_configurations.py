@@ -6,6 +6,7 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import linen_lift as nn
@@ -157,3 +158,38 @@ def test_a_module_may_hold_itself():
     for _ in range(3):
         assert Own(3).apply({}, 1, method="read") == 6
     assert len(traces) == 1
+
+
+class Only:
+    """Captures what modules of one class return; does not show which."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __call__(self, module, method):
+        return isinstance(module, self.kind)
+
+    def __repr__(self):
+        return "Only()"
+
+
+def test_functions_that_look_alike_capture_what_each_says():
+    class Model(nn.Module):
+        @nn.jit
+        @nn.compact
+        def __call__(self, x):
+            return nn.LayerNorm(name="norm")(nn.Dense(2, name="dense")(x))
+
+    x = jnp.ones(3)
+    variables = Model().init(KEY, x)
+    for kind, name in ((nn.Dense, "dense"), (nn.LayerNorm, "norm")):
+        _, found = Model().apply(variables, x, capture_intermediates=Only(kind))
+        assert [*found["intermediates"]] == [name]
+
+
+def test_flags_are_compared_by_all_that_they_hold():
+    total = nn.lift.jit(lambda scope: scope.get_flag("weights").sum())
+    weights = np.zeros(2000)
+    for place, due in ((1000, 1), (1001, 2)):
+        weights[place] = 1
+        assert nn.scope.apply(total, flags={"weights": weights})({}) == due

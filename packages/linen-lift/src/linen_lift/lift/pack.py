@@ -16,10 +16,13 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
+
+from graphcore import StaticAttribute
 
 from ..errors import CarriedVariableError
 from ..filters import (
@@ -299,7 +302,10 @@ class Boundary:
             and, relative to the paths, the draws before this call and the names taken.
         """
         mutable = tuple(map(self.inner_mutable, self.roots))
-        flags = tuple(repr(sorted(root.flags.items())) for root in self.roots)
+        flags = tuple(
+            frozenset(itertools.starmap(StaticAttribute, root.flags.items()))
+            for root in self.roots
+        )
         outer = [(s._counts, s._reserved, s._log, s._numbers) for s in self._scopes]
         layout = tuple(self._places), self._treedef
         return layout, mutable, flags, self._relative([outer])
