@@ -294,6 +294,9 @@ class Scope:
         self._check_valid()
         if name is None:
             name = self.default_name(prefix)
+            # What was compiled before the name was taken is not for calls after that.
+            # Marked, so that it is no class of modules that is counted.
+            self._numbers[f"/{prefix}"] = self._numbers.get(f"/{prefix}", 0) + 1
         if not (reuse and self.name_reserved(name)):
             self.reserve(name)
         return Scope({}, name=name, parent=self)

@@ -160,6 +160,34 @@ def test_several_scopes_in_derivatives():
     assert (a["params"]["w"], b["params"]["w"], x_ct) == (2, 4, 14)
 
 
+def test_what_is_compiled_makes_no_default_name_that_is_in_use():
+    layer = lambda scope, x: scope.child(dense, prefix="d")(x)
+    named = lambda scope, x: scope.child(dense, "d0")(x)
+
+    class Model(nn.Module):
+        layer: object
+
+        def __call__(self, x):
+            return self.layer(self, self.layer(self, x))
+
+    def in_module(self, x):
+        return layer(self.scope, x)
+
+    compiled = lift.jit(layer), lift.jit(named)
+    for first, second in ((0, 0), (1, 0)):
+
+        def twice(scope, x, layers, first=first, second=second):
+            return layers[second](scope, layers[first](scope, x))
+
+        out, variables = init(twice)(KEY, X, compiled)
+        assert sorted(variables["params"]) == ["d0", "d1"]
+        apply(compiled[0])({"params": {"d0": variables["params"]["d1"]}}, X)
+        assert jnp.allclose(apply(twice)(variables, X, compiled), out)
+        assert jnp.allclose(apply(twice)(variables, X, (layer, named)), out)
+    expected = Model(in_module).apply(variables, X)
+    assert jnp.allclose(Model(nn.jit(in_module)).apply(variables, X), expected)
+
+
 def test_jit_is_compiled_once_wherever_it_is():
     traces = []
 

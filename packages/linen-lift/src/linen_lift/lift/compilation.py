@@ -217,7 +217,9 @@ def jit(
         fixed = marked(fn, args, kwargs)
         # They decide where constraints on logical axes put what is computed.
         rules = StaticAttribute("axis_rules", axis_rules.get())
-        key = (config, fixed, call.key(), rules)
+        # Functions of scopes alone may ask for a default name: the first free one.
+        names = None if config else call.names()
+        key = (config, fixed, call.key(), names, rules)
         draws = any(map(any, call.streams))
         offsets = path_offsets(call.roots) if draws else None
         others = call.streams, offsets, extra, kwargs

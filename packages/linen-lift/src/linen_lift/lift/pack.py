@@ -310,6 +310,10 @@ class Boundary:
         layout = tuple(self._places), self._treedef
         return layout, mutable, flags, self._relative([outer])
 
+    def names(self) -> Any:
+        """The names that are in use at each scope; hashable."""
+        return tuple(scope._names() for scope in self._scopes)
+
     def close(self) -> None:
         """Ends the call: no inner scope can be used any more."""
         self.variables = self.streams = ()
