@@ -193,3 +193,15 @@ def test_flags_are_compared_by_all_that_they_hold():
     for place, due in ((1000, 1), (1001, 2)):
         weights[place] = 1
         assert nn.scope.apply(total, flags={"weights": weights})({}) == due
+
+
+def test_unbound_modules_as_arguments_keep_their_names():
+    class Around(nn.Module):
+        @nn.jit
+        @nn.compact
+        def __call__(self, x, module):
+            return module.clone(parent=self)(x)
+
+    for name in "ab":
+        layer = nn.Dense(2, name=name)
+        assert [*Around().init(KEY, jnp.ones(3), layer)["params"]] == [name]

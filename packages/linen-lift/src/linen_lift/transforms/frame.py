@@ -199,7 +199,9 @@ class Frame:
                 pairs = (
                     (name, replace(x, _ARRAYS, noted)) for name, x in fields.items()
                 )
-                about = live._state.in_compact, _hashable(live, pairs)
+                # The name of a module that has no place yet is what it will have there.
+                name = live.name if live.scope is None else None
+                about = live._state.in_compact, name, _hashable(live, pairs)
             described.append((type(live), place, about))
         return (tuple(described), self._place), arrays
 
