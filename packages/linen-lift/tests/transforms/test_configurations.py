@@ -205,3 +205,20 @@ def test_unbound_modules_as_arguments_keep_their_names():
     for name in "ab":
         layer = nn.Dense(2, name=name)
         assert [*Around().init(KEY, jnp.ones(3), layer)["params"]] == [name]
+
+
+def test_a_transformed_class_keeps_the_options_that_it_was_made_with():
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return x * self.param("w", nn.initializers.ones, ())
+
+    def shape(cls):
+        return jax.tree.map(jnp.shape, cls().init(KEY, jnp.ones(3))["params"])
+
+    axes = {"params": None}
+    first = nn.vmap(Model, variable_axes=axes, split_rngs={"params": False})
+    axes["params"] = 0
+    same = nn.vmap(Model, variable_axes={"params": None}, split_rngs={"params": False})
+    other = nn.vmap(Model, variable_axes=axes, split_rngs={"params": False})
+    assert [shape(cls)["w"] for cls in (first, same, other)] == [(), (), (3,)]

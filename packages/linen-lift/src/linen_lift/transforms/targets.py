@@ -9,6 +9,7 @@ transform of scope functions; the decorated functions carry names and documentat
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import inspect
@@ -292,7 +293,14 @@ class Lifting:
                 methods = (methods or "__call__",)
             if not isinstance(methods, Mapping):
                 methods = {name: {} for name in methods}
-            per_method = {name: {**options, **own} for name, own in methods.items()}
+            # The class is kept, so it has no part in later changes to an option.
+            per_method = {
+                name: {
+                    option: copy.copy(x) if isinstance(x, (dict, list, set)) else x
+                    for option, x in {**options, **own}.items()
+                }
+                for name, own in methods.items()
+            }
             lifted = self._of_class(cls, per_method)
             if cls is target:
                 return lifted
