@@ -93,7 +93,9 @@ def pytest(
     # The workers must agree on the order of sets, or they collect different tests.
     seed = os.environ.get("PYTHONHASHSEED") or str(random.randrange(1, 2**32))
     session.log(f"PYTHONHASHSEED={seed}")
-    command = (python, "-m", "pytest", "-n", workers, *args, *session.posargs)
+    # Most of the time goes to XLA, and many tests compile the same programs.
+    quicker = ("-n", workers, "-p", "tools.known_programs")
+    command = (python, "-m", "pytest", *quicker, *args, *session.posargs)
     session.run(
         *command, env={**(env or environment()), "PYTHONHASHSEED": seed}, external=True
     )
