@@ -86,6 +86,16 @@ def test_derivatives_of_a_function_that_donates_keep_what_they_need(by, mapped):
     np.testing.assert_allclose(model.b.value, jnp.full(shape, 8.0))
 
 
+@pytest.mark.parametrize("value", [np.int64(2**40), np.array([2**40, 3])])
+def test_what_jax_would_cut_to_32_bits_is_not_donated(value):
+    model = nnx.Dict(big=nnx.Variable(value), w=nnx.Param(jnp.ones(2)))
+    before = model.w.value
+    step = nnx.jit(lambda model: model.w.value.sum(), donate_argnums=0)
+    assert float(step(model)) == 2
+    assert model.big.value is value
+    assert before.is_deleted()
+
+
 def test_what_is_donated_may_depend_on_shapes():
     traced = []
 

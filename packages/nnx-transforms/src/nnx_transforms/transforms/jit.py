@@ -406,7 +406,8 @@ def jit(
         static_argnums: As for `jax.jit`.
         static_argnames: As for `jax.jit`.
         donate_argnums: As for `jax.jit`; of an object all variables are donated but a
-            `jax.Ref`, which is written where it is.
+            `jax.Ref`, which is written where it is, and values of NumPy with 64 bits
+            where JAX has 32.
         donate_argnames: Likewise, by name.
         keep_unused: As for `jax.jit`.
         device: As for `jax.jit`.

@@ -8,6 +8,8 @@ from collections.abc import Collection, Container, Sequence
 from typing import Any
 
 import jax
+import numpy as np
+from jax.dtypes import canonicalize_dtype
 
 from graphcore.authors import Body
 
@@ -68,8 +70,11 @@ def held_twice(values: Sequence[Any], others: Any) -> set[int]:
     }
 
 
-def with_refs(values: Sequence[Any]) -> set[int]:
-    """Finds the values with a `jax.Ref`: JAX writes it where it is, and donates none.
+def never_donated(values: Sequence[Any]) -> set[int]:
+    """Finds the values that must stay where they are.
+
+    JAX writes a `jax.Ref` in its place. Of NumPy's 64 bits it takes 32, and what comes
+    back for a donated value takes its place.
 
     Args:
         values: The raw values of the variables.
@@ -79,11 +84,14 @@ def with_refs(values: Sequence[Any]) -> set[int]:
     """
     if _are_arrays(values):
         return set()
-    return {
-        number
-        for number, value in enumerate(values)
-        if any(isinstance(x, jax.Ref) for x in jax.tree.leaves(value))
-    }
+
+    def stays(x: Any) -> bool:
+        if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "iufc":
+            return x.dtype != canonicalize_dtype(x.dtype)
+        return isinstance(x, jax.Ref)
+
+    pairs = enumerate(values)
+    return {number for number, x in pairs if any(map(stays, jax.tree.leaves(x)))}
 
 
 def _are_arrays(values: Sequence[Any]) -> bool:

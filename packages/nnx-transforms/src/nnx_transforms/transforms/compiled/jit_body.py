@@ -47,10 +47,10 @@ from nnx_transforms.transforms.compiled.donation import (
     apart,
     copied,
     held_twice,
+    never_donated,
     rules_running,
     together,
     variables_at,
-    with_refs,
 )
 from nnx_transforms.transforms.compiled.explain_recompile import Notes, Signature
 
@@ -259,8 +259,8 @@ class JitBody(Body):
         writes: frozenset[int] | None = None
         donated = self._always_donated
         # A new set, even an equal one, takes longer to look up.
-        if donated and (refs := with_refs(values)):
-            donated = donated - refs
+        if donated and (stays := never_donated(values)):
+            donated = donated - stays
         if donates_state:
             writes = self._find_writes(entry)
             donated = donated | writes if donated else writes
