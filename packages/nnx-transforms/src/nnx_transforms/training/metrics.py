@@ -248,10 +248,12 @@ class Welford(_Totals):
         else:
             mask = _over(mask, values)
             size = mask.sum().astype(jnp.int32)
-            found = values.mean(where=mask), values.var(where=mask)
-            mean, variance = (jnp.where(size, x, 0) for x in found)
+            some = jnp.maximum(size, 1)  # the mask may leave nothing
+            mean = jnp.where(mask, values, 0).sum() / some
+            deviations = jnp.where(mask, values, mean) - mean
+            variance = (deviations * deviations).sum() / some
         self.count.value = before + size
-        after = jnp.maximum(self.count.value, 1)  # a mask may leave nothing
+        after = jnp.maximum(self.count.value, 1)
         delta = mean - self.mean.value
         self.mean.value += delta * size / after
         between = delta * delta * size * before / after
