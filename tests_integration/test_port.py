@@ -297,6 +297,35 @@ def test_flax_stays_where_a_part_of_it_does():
     )
 
 
+def test_a_function_does_not_see_what_another_one_imports():
+    expect(
+        """\
+        def train():
+            import flax.linen
+            import flax.nnx
+            return flax.linen.Dense, flax.nnx.Linear, flax.struct.dataclass
+
+        def evaluate():
+            import flax
+            return flax.nnx.jit
+        """,
+        """\
+        def train():
+            import flax
+            import linen_lift
+            import nnx_transforms
+            import flax
+            return linen_lift.Dense, nnx_transforms.Linear, flax.struct.dataclass
+
+        def evaluate():
+            import flax
+            import linen_lift
+            import nnx_transforms
+            return nnx_transforms.jit
+        """,
+    )
+
+
 def test_an_import_below_flax_binds_it_as_well():
     expect(
         """\

@@ -18,6 +18,8 @@ JITTED = {
     "decorated": "@jax.jit\ndef f({}):\n    {}",
     "with options": "@functools.partial(jax.jit, static_argnums=0)\ndef f({}):\n    {}",
     "called": "def f({}):\n    {}\ng = jax.jit(f)",
+    "called by name": "def f({}):\n    {}\ng = jax.jit(static_argnums=0, fun=f)",
+    "given its options first": "def f({}):\n    {}\ng = partial(jax.jit)(f)",
     "a method": "class A:\n  @jax.jit\n  def f({}):\n    {}",
     "imported": "from jax import jit as compiled\n@compiled\ndef f({}):\n    {}",
     "of a module under another name": "import jax as j\n@j.jit\ndef f({}):\n    {}",

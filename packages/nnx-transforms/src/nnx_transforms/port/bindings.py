@@ -20,13 +20,13 @@ class Bindings(NamedTuple):
             `{'nn': {'flax.linen'}}`.
         unclear: those of these names that something else binds as well, anywhere, or
             that stand for more than one path.
-        packages: what the file imports under its whole name.
+        packages: for each statement what those of its block import under whole names.
     """
 
     imports: list[Import]
     names: dict[str, set[str]]
     unclear: set[str]
-    packages: set[str]
+    packages: dict[ast.AST, set[str]]
 
 
 def bindings(source: str, tree: ast.Module) -> Bindings:
@@ -39,8 +39,11 @@ def bindings(source: str, tree: ast.Module) -> Bindings:
     Returns:
         The bindings.
     """
-    found = Bindings([], {}, _assigned(symtable.symtable(source, "", "exec")), set())
+    found = Bindings([], {}, _assigned(symtable.symtable(source, "", "exec")), {})
     for node in ast.walk(tree):
+        for _, block in ast.iter_fields(node):
+            if isinstance(block, list):
+                found.packages.update(dict.fromkeys(block, _packages(block)))
         if not isinstance(node, Import):
             continue
         before = ""
@@ -50,7 +53,6 @@ def bindings(source: str, tree: ast.Module) -> Bindings:
             path = f"{before}{alias.name}"
             bound = alias.asname or (alias.name if before else path.split(".")[0])
             if before == "" and alias.asname is None:
-                found.packages.add(path)
                 path = bound
             if not f"{path}.".startswith("flax."):
                 found.unclear.add(bound)
@@ -61,6 +63,12 @@ def bindings(source: str, tree: ast.Module) -> Bindings:
                 found.names.setdefault(bound, set()).add(path)
     found.unclear.update(name for name, paths in found.names.items() if len(paths) > 1)
     return found
+
+
+def _packages(block: list[ast.AST]) -> set[str]:
+    """What the statements of a block import under whole names."""
+    aliases = [a for each in block if isinstance(each, ast.Import) for a in each.names]
+    return {alias.name for alias in aliases if alias.asname is None}
 
 
 def _assigned(table: symtable.SymbolTable) -> set[str]:

@@ -49,14 +49,16 @@ def _names_of_jit(tree: ast.Module) -> set[str]:
             names |= {a.asname or a.name for a in node.names if a.name == "jit"}
         elif isinstance(node, ast.Import):
             names |= {f"{a.asname}.jit" for a in node.names if a.name == "jax"}
-        elif isinstance(node, ast.Assign):
-            value = node.value
-            if isinstance(value, ast.Call) and value.args:
-                if ast.unparse(value.func) in ("partial", "functools.partial"):
-                    value = value.args[0]
-            if ast.unparse(value) in names:
-                names |= {ast.unparse(target) for target in node.targets}
+        elif isinstance(node, ast.Assign) and _is_jit(node.value, names):
+            names |= {ast.unparse(target) for target in node.targets}
     return names
+
+
+def _is_jit(node: ast.expr, names: set[str]) -> bool:
+    if isinstance(node, ast.Call) and node.args:
+        if ast.unparse(node.func) in ("partial", "functools.partial"):
+            node = node.args[0]
+    return ast.unparse(node) in names
 
 
 def _jitted(
@@ -79,8 +81,8 @@ def _jitted(
     methods = own if isinstance(scope, ast.ClassDef) else methods
     names = {**seen, **own}
     for node in nodes:
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in jits:
-            match node.args:
+        if isinstance(node, ast.Call) and _is_jit(node.func, jits):
+            match [*node.args, *[k.value for k in node.keywords if k.arg == "fun"]]:
                 case [ast.Name(id=name), *_]:
                     yield from names.get(name, ())
                 case [ast.Attribute(value=ast.Name(id="self"), attr=name), *_]:

@@ -93,6 +93,8 @@ class _Rewriting(ast.NodeVisitor):
     def __init__(self, source: str) -> None:
         tree = ast.parse(source)
         imports, self.names, self.unclear, self.present = bindings(source, tree)
+        # A function does not see what another one imports, but what the module does.
+        self.seen_by_all = self.present[tree.body[0]] if tree.body else set[str]()
         self.text = Text(source)
         self.problems: list[Problem] = []
         self.kept: set[str] = set()
@@ -198,10 +200,12 @@ class _Rewriting(ast.NodeVisitor):
             if place and alias.asname:
                 self.text.replace(alias, _as(place.module, alias.asname))
             if alias.name == "flax" or not alias.asname:
-                more += self._rewrite_whole(alias, place)
+                more += self._rewrite_whole(node, alias, place)
         self._append(node, [f"import {package}" for package in more])
 
-    def _rewrite_whole(self, alias: ast.alias, place: Place | None) -> list[str]:
+    def _rewrite_whole(
+        self, node: ast.Import, alias: ast.alias, place: Place | None
+    ) -> list[str]:
         """Rewrites an import that binds `flax`; returns further packages to import."""
         bound = alias.asname or "flax"
         if bound in self.unclear:
@@ -209,8 +213,8 @@ class _Rewriting(ast.NodeVisitor):
         needed = set(self.needed[bound])
         if place:
             needed.add(_package(place.module))
-        packages = sorted(needed - self.present)
-        self.present |= needed
+        packages = sorted(needed - self.seen_by_all - self.present[node])
+        self.present[node] |= needed
         if (place or alias.name == "flax") and needed and not self.stays[bound]:
             new, *packages = packages or sorted(needed)
             self.text.replace(alias, new)
