@@ -1,11 +1,13 @@
 """A plan is trusted only while walking the graph again would give the same."""
 
 import collections
+import dataclasses
 import functools
 import gc as garbage
 import sys
 import types
 import weakref
+from typing import NamedTuple
 from unittest import mock
 
 import graph_strategies as gs
@@ -834,7 +836,32 @@ def config():
     inner = types.SimpleNamespace(depth=2, names=["a"])
     more = {"lr": 0.1, "shape": (1, [2]), "table": {"b": 1, "d": 1, 1: 1}}
     more["flags"] = {"x": None, "y": None}
+    more |= {"pair": Pair([1], [2]), "slotted": Slotted([1], [2]), "words": {"a", 1}}
+    more |= {"queue": collections.deque([[1], [2]]), "own": OwnDict(a=[1], b=[2])}
+    more["lists"] = collections.defaultdict(list, {"a": [1], "b": [2]})
+    more["ordered"] = collections.OrderedDict(a=[1], b=[2])
+    more["own"].unit = "s"
     return Config(width=1, inner=inner, **more)
+
+
+class Pair(NamedTuple):
+    first: list
+    second: list
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    first: list
+    second: list
+
+
+class OwnDict(dict):
+    pass
+
+
+def moved(old, new):
+    """Moves an item from one list to another that comes after it."""
+    new.insert(0, old.pop())
 
 
 class OtherConfig(Config):
@@ -857,6 +884,21 @@ IN_PLACE = {
     "the class": lambda c: setattr(c, "__class__", OtherConfig),
     "all attributes": lambda c: setattr(c, "__dict__", {"width": 1}),
     "an attribute to what is looked into": lambda c: setattr(c, "lr", {1, 2}),
+    "within a named tuple": lambda c: c.pair.first.append(3),
+    "from one list to the next": lambda c: moved(*c.pair),
+    "a slot": lambda c: setattr(c.slotted, "first", [3]),
+    "which slot is empty": lambda c: delattr(c.slotted, "second"),
+    "within a slot": lambda c: c.slotted.second.append(3),
+    "a set": lambda c: c.words.add("b"),
+    "the type of a member": lambda c: (c.words.remove(1), c.words.add(True)),
+    "a queue": lambda c: c.queue.rotate(),
+    "within a queue": lambda c: c.queue[0].append(3),
+    "what a dict makes": lambda c: setattr(c.lists, "default_factory", dict),
+    "an entry that a dict makes": lambda c: c.lists["c"],
+    "an ordered dict": lambda c: c.ordered.move_to_end("a"),
+    "a dict of one's own": lambda c: c.own.update(c=3),
+    "an attribute of a dict": lambda c: setattr(c.own, "unit", "m"),
+    "its order": lambda c: c.own.update(a=c.own.pop("a")),
 }
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from graphcore.content import (
     is_declared_immutable,
     is_immutable,
+    method_of,
     static_key,
     values_equal,
 )
@@ -328,28 +329,42 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
     yield from sorted(attributes.items())
 
 
-def has_only_attributes(kind: type[Any]) -> bool:
-    """Tells whether instances hold nothing but what is in their `__dict__`.
+def content_base(kind: type[Any]) -> type[Any] | None:
+    """The type of Python's that says what instances hold besides their attributes.
 
     Args:
         kind: Any class.
 
+    Returns:
+        A container's type, `object` for attributes alone; None if one can't tell, or
+        instances have ways of their own to list and compare their items.
+
     Example:
-        >>> import types
-        >>> [has_only_attributes(kind) for kind in (type('A', (), {}), list, int)]
-        [True, False, False]
+        >>> from collections import Counter, namedtuple
+        >>> pair = namedtuple('pair', 'x y')
+        >>> [content_base(kind) for kind in (pair, type('A', (), {}), Counter, int)]
+        [<class 'tuple'>, <class 'object'>, None, None]
     """
-    known = _have_only_attributes.get(kind)
-    if known is None:
-        only = {object, types.SimpleNamespace}.issuperset(_written_in_c(kind))
-        known = only and kind.__dictoffset__ != 0
-        known = known and slots_of(kind).keys() <= {"__dict__"}
-        known = known and not _hides_something(kind, 0)
-        _have_only_attributes[kind] = known
-    return known
+    try:
+        return _content_bases[kind]
+    except KeyError:
+        base: type[Any] | None = _written_in_c(kind)[0]
+        if base is types.SimpleNamespace:
+            base = object
+        is_known = base is object or kind in _CONTAINERS
+        if not is_known and base in _CONTAINERS and base not in _COPIED_BY_SUBCLASSES:
+            names = "__eq__", "__iter__"
+            is_known = all(method_of(kind, x) is method_of(base, x) for x in names)
+        if not is_known or _hides_something(kind, len(slots_of(kind))):
+            base = None
+        _content_bases[kind] = base
+        return base
 
 
-_have_only_attributes: weakref.WeakKeyDictionary[type[Any], bool] = (
+_CONTAINERS = {dict, OrderedDict, defaultdict, list, set, deque, tuple, frozenset}
+# A copy of a subclass's instance is made by a call of the subclass.
+_COPIED_BY_SUBCLASSES = {defaultdict, deque}
+_content_bases: weakref.WeakKeyDictionary[type[Any], type[Any] | None] = (
     weakref.WeakKeyDictionary()
 )
 

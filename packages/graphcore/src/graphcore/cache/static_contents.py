@@ -8,14 +8,15 @@ content has to be compared.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import is_
 from typing import Any
 
 from graphcore.cache.identities import Identities
 from graphcore.content import is_immutable
-from graphcore.content_key import content_key, has_only_attributes
+from graphcore.content_key import content_base, content_key, slots_of
 
 
 class StaticContents:
@@ -55,49 +56,70 @@ class StaticContents:
 
 
 class _References:
-    """What values refer to, at any depth down to what never changes."""
+    """What values refer to, at any depth down to what never changes.
+
+    Args:
+        parts: The values and all that they hold; kept, so that no address of it is
+            used again.
+        nodes: Those of classes of Python's, with the names of further containers.
+        containers: Dicts, of items and of attributes, lists, sets and queues.
+        dicts: Those of items, whose order matters.
+    """
 
     def __init__(
-        self, nodes: list[Any], containers: list[Any], dicts: list[Any]
+        self,
+        parts: list[Any],
+        nodes: list[tuple[Any, Sequence[str]]],
+        containers: list[Any],
+        dicts: list[Any],
     ) -> None:
+        self._parts = parts
         self._containers = containers
-        # They keep what the containers hold, so that no address is used again.
-        self._copies = [container.copy() for container in containers]
+        self._copies = [_COPY[content_base(type(x))](x) for x in containers]
         self._dicts = dicts
         self._keys = [*chain.from_iterable(dicts)]
-        owners = [(node, ("__dict__",)) for node in nodes]
-        self._identities = Identities(owners, containers)
+        self._identities = Identities(nodes, containers)
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> _References | None:
-        """Those of some values; None if there is anything but plain containers."""
-        pending, seen = [*values], set()
-        nodes: list[Any] = []
+        """Those of some values; None if one can't tell all that one of them holds."""
+        parts, seen = [*values], set()
+        nodes: list[tuple[Any, Sequence[str]]] = []
         containers: list[Any] = []
-        dicts: list[Any] = []  # Of attributes, the order does not matter.
-        for part in pending:  # grows during the loop
+        dicts: list[Any] = []
+        for part in parts:  # grows during the loop
             if is_immutable(part) or id(part) in seen:
                 continue
             seen.add(id(part))
             kind = type(part)
-            if kind is tuple:
-                pending += part
-                continue
-            if has_only_attributes(kind):
-                nodes.append(part)
-                part = vars(part)
-            elif kind is dict:
-                dicts.append(part)
-            elif kind is not list:
+            base, own = content_base(kind), []
+            if base is None:
                 return None
-            containers.append(part)
-            if type(part) is dict:
-                if not all(map(is_immutable, part)):
+            if kind.__dictoffset__:
+                nodes.append((part, ("__dict__",)))
+                own.append(vars(part))
+            elif kind is not base:
+                nodes.append((part, ()))
+            try:
+                parts += [slot.__get__(part) for slot in slots_of(kind).values()]
+            except AttributeError:  # A value could move to an empty slot unnoticed.
+                return None
+            if base in _COPY:
+                own.append(part)
+            elif base is not object:
+                parts += part
+            for container in own:
+                containers.append(container)
+                if not isinstance(container, dict):
+                    parts += container
+                    continue
+                if not all(map(is_immutable, container)):
                     return None
-                pending += part.values()
-            else:
-                pending += part
-        return cls(nodes, containers, dicts)
+                parts += dict.values(container)
+            if isinstance(part, dict):
+                dicts.append(part)
+                parts.append(getattr(part, "default_factory", None))
+        return cls(parts, nodes, containers, dicts)
 
     def hold(self) -> bool:
         """Tells whether all of them refer to the same objects."""
@@ -107,3 +129,14 @@ class _References:
             and self._copies == self._containers
             and all(map(is_, self._keys, chain.from_iterable(self._dicts)))
         )
+
+
+# What is done to containers, however a subclass may do it.
+_COPY: dict[Any, Callable[[Any], Any]] = {
+    dict: dict.copy,
+    OrderedDict: dict.copy,
+    defaultdict: dict.copy,
+    list: list.copy,
+    set: set.copy,
+    deque: deque.copy,
+}
