@@ -1,12 +1,14 @@
 """Static values that may change in place belong to one graph, also among equal ones."""
 
 import dataclasses
+import functools
 import gc as garbage
 import pickle
 import types
 import unittest.mock
 import weakref
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -19,10 +21,20 @@ class Config:
     n: int
 
 
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["w"], meta_fields=["config"]
+)
+@dataclasses.dataclass
+class Tree:
+    w: jax.Array
+    config: object
+
+
 class Model(gc.Object):
     def __init__(self, config, tags=()):
         self.config = config
         self.part = gc.Dict(config=config)
+        self.tree = [Tree(jnp.ones(2), config)]
         self.w = gc.Param(jnp.array(1.0), tags=[*tags])
 
 
@@ -49,7 +61,7 @@ def test_what_a_function_does_to_one_is_not_done_to_another(twins):
     for n in (1, 2):
         called(count, second)
         assert (second.config.n, second.w.tags) == (n, ["a", *"b" * n])
-        assert second.part.config is second.config
+        assert second.part.config is second.tree[0].config is second.config
         assert (first.config.n, first.w.tags) == (0, ["a"])
     called(count, first)
     assert (first.config.n, first.w.tags) == (1, ["a", "b"])
@@ -65,6 +77,7 @@ def test_what_a_function_leaves_alone_stays_the_same_object(twins):
     for m, (config, tags) in zip(twins, kept, strict=True):
         called(add, m)
         assert m.config is m.part.config is config and m.w.tags is tags
+        assert m.tree[0].config is config
     first, second = twins
     assert first.more == second.more and first.more is not second.more
     assert first.w.more == second.w.more and first.w.more is not second.w.more
@@ -78,6 +91,7 @@ def test_what_a_function_makes_is_made_for_each_call():
     left = entry.body(*entry.values)  # as JAX keeps it with a trace
     first, second = (entry.commit(*left) for _ in range(2))
     assert first.config is first.part.config is not second.config
+    assert first.tree[0].config is first.config
     assert first.config == second.config
     assert first.w.tags == second.w.tags and first.w.tags is not second.w.tags
 
@@ -86,6 +100,7 @@ def test_copies_have_the_static_values_of_their_model(twins):
     for m in twins:
         copies = gc.clone(m), gc.merge(*gc.split(m)), gc.clone(m, variables=False)
         assert all(twin.config is m.config for twin in copies)
+        assert all(twin.tree[0].config is m.config for twin in copies)
 
 
 @dataclasses.dataclass
@@ -100,7 +115,7 @@ def test_static_values_that_hold_one_object_hold_one_inside():
 
     def change(m):
         m.config.n = 2
-        assert m.outer.part is m.named["a"].part is m.config
+        assert m.outer.part is m.named["a"].part is m.tree[0].config is m.config
 
     called(change, m)
     assert m.outer.part is m.named["a"].part is m.config
@@ -112,10 +127,26 @@ def test_a_value_that_was_changed_since_is_that_of_its_own_model(twins):
     first.config.n = 5
 
     def seen(a, b):
-        return [a.config.n, b.config.n]
+        return [x.n for m in (a, b) for x in (m.config, m.tree[0].config)]
 
-    assert called(seen, second, first) == [0, 5]
-    assert called(seen, first, second) == [5, 0]
+    assert called(seen, second, first) == [0, 0, 5, 5]
+    assert called(seen, first, second) == [5, 5, 0, 0]
+
+
+def test_a_change_within_the_structure_of_a_pytree_is_seen():
+    node = gc.Dict(tree=Tree(jnp.ones(2), Config(0)))
+    before, state = gc.split(node)
+    definitions = {}
+    for n in (0, 1, 2, 0, 2, 1):
+        node.tree.config.n = n
+        definition = gc.graphdef(node)
+        assert definitions.setdefault(n, definition) == definition
+        assert called(lambda node: node.tree.config.n, node) == n
+    assert len({*definitions.values()}) == 3 and before == definitions[0]
+    (found,) = gc.diff(before, definitions[2])
+    assert found.path == ("tree",) and found.kind == "metadata"
+    assert gc.merge(before, state).tree.config == Config(0)
+    assert pickle.loads(pickle.dumps(before)) == before
 
 
 def test_a_definition_is_pickled_as_it_was_made():

@@ -238,8 +238,9 @@ class _Comparison:
             if isinstance(a, VariableDef):
                 self.compare_variables(place, a, b)
                 return
-            if not same_content(a.metadata, b.metadata):
-                self.report(place, "metadata", a.metadata, b.metadata)
+            before, after = a.metadata_as_made, b.metadata_as_made
+            if not same_content(before, after):
+                self.report(place, "metadata", before, after)
             of_a, of_b = dict(a.children()), dict(b.children())
             orders = [k for k in of_a if k in of_b], [k for k in of_b if k in of_a]
             if orders[0] != orders[1]:

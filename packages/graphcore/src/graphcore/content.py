@@ -173,7 +173,8 @@ class StrictTreeDef:
         for each in pending:  # grows during the loop
             data: Any = each.node_data()
             if data is not None:
-                held.append(_fields(data[1]))
+                kind, more = data
+                held.append(_Keys(more) if kind is dict else _fields(more))
                 pending += each.children()
         return held
 
@@ -208,12 +209,18 @@ def _fields(held: Any) -> Any:
     return tuple([getattr(held, name, None) for name in names]) if names else held
 
 
+class _Keys(tuple[Any, ...]):
+    """The keys of a dict in the structure of a pytree."""
+
+    __slots__ = ()
+
+
 def _is_name(x: Any) -> bool:
     """Whether it is what a container holds: nothing, or the keys of a dict.
 
     Elsewhere a name may equal what is none: a dtype equals its name, and its class.
     """
-    if type(x) is list:
+    if type(x) is _Keys:
         return {*map(type, x)} <= {str}
     return x is None or (type(x) is tuple and not x)
 
@@ -230,7 +237,7 @@ def _same_held(a: Any, b: Any) -> bool:
 # Types whose instances always equal the same things.
 _VALUES = (int, float, complex, str, bytes, range)
 _IMMUTABLE = (
-    *(type(None), type(...), *_VALUES, jax.tree_util.PyTreeDef),
+    *(type(None), type(...), *_VALUES),
     *(type, types.ModuleType, types.MethodType, types.BuiltinFunctionType),
     *(enum.Enum, decimal.Decimal, fractions.Fraction, pathlib.PurePath, re.Pattern),
     *(dt.date, dt.time, dt.timedelta, dt.tzinfo),
@@ -280,7 +287,7 @@ def is_immutable(value: Any) -> bool:
     Returns:
         True for values of well-known immutable types, for those that compare by
         identity, since a change in place does not alter that, and for frozen
-        dataclasses of such values.
+        dataclasses, and structures of pytrees, of such values.
 
     Example:
         >>> is_immutable('text'), is_immutable(len), is_immutable(frozenset([1]))
@@ -289,8 +296,10 @@ def is_immutable(value: Any) -> bool:
     kind = type(value)
     if weakref.ref(kind) in _immutable_types:
         return True
-    if kind is tuple:
+    if kind is tuple or kind is _Keys:
         return all(map(is_immutable, value))
+    if kind is jax.tree_util.PyTreeDef:
+        return all(map(is_immutable, StrictTreeDef(value).held))
     if (
         is_declared_immutable(kind)
         or _compares_like(kind, object)
@@ -312,24 +321,6 @@ def is_immutable(value: Any) -> bool:
     except AttributeError:  # a field that nobody has set
         return False
     return bool(held) and all(map(is_immutable, held))
-
-
-def may_change(x: Any) -> bool:
-    """Tells whether something static in a pytree may be edited in place.
-
-    Args:
-        x: Any hashable value; or a list of them, as JAX has the keys of a dict.
-
-    Returns:
-        The opposite of `is_immutable`.
-
-    Example:
-        >>> may_change(['a']), may_change({'a'}), may_change('a')
-        (False, True, False)
-    """
-    if type(x) in (list, tuple):
-        return any(map(may_change, x))
-    return not is_immutable(x)
 
 
 def _compares_like(kind: type[Any], base: type[Any]) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.tree_util import PyTreeDef
 
 from graphcore.content import (
     is_declared_immutable,
@@ -178,7 +179,19 @@ def copied(value: Any, memo: dict[int, Any]) -> Any:
         if is_immutable(part) or isinstance(part, jax.Array):
             memo.setdefault(id(part), part)
     _copy_views(value, memo)
+    if type(value) is PyTreeDef:
+        return _copied_structure(value, memo)
     return copy.deepcopy(value, memo)
+
+
+def _copied_structure(structure: PyTreeDef, memo: dict[int, Any]) -> PyTreeDef:
+    data = structure.node_data()
+    if data is None:
+        return structure
+    copied = copy.deepcopy(data, memo)
+    children = [_copied_structure(child, memo) for child in structure.children()]
+    registry = jax.tree_util.default_registry
+    return PyTreeDef.from_node_data_and_children(registry, copied, children)
 
 
 def _copy_views(value: Any, memo: dict[int, Any]) -> None:
@@ -217,6 +230,8 @@ def _key(value: Any, known: dict[int, Any], keep: bool) -> Any:
     try:
         if _told_by_content and weakref.ref(type(value)) in _told_by_content:
             raise TypeError
+        if type(value) is PyTreeDef and not is_immutable(value):
+            raise TypeError  # Others would equal it as it is now, not as it was.
         key = static_key(value)
         found = hash(key)
         if keep:  # only now: to copy takes longer than to learn that there is no hash
@@ -296,6 +311,10 @@ def slots_of(kind: type[Any]) -> dict[str, Any]:
 def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
     """What a value holds, with names; all that matters is in it."""
     kind = type(value)
+    if kind is PyTreeDef:
+        yield "node", value.node_data()
+        yield from enumerate(value.children())
+        return
     is_array = isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
     slots = slots_of(kind)
     if not is_array and _hides_something(kind, len(slots)):

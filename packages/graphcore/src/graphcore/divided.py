@@ -24,8 +24,8 @@ import jax
 import numpy as np
 
 from graphcore.adapters.loading import load_adapters, registrations
-from graphcore.content import StrictTreeDef, may_change, static_key
-from graphcore.content_key import content_key
+from graphcore.cache.static_contents import StaticContents
+from graphcore.content import StrictTreeDef, is_immutable, static_key
 from graphcore.errors import check_class
 from graphcore.trails import path_text
 from graphcore.variables.bare_arrays import (
@@ -153,13 +153,15 @@ class Frame:
     has_objects: bool | None = None
     changeable: Sequence[Any] = ()
     places: dict[int, int] = field(init=False)
+    _contents: StaticContents | None = field(init=False)
     _key: Any = field(init=False)
     _hash: int | None = field(default=None, init=False)
     _edited: _Editor | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         keys = tuple([(i, static_key(x)) for i, x in self.statics.items()])
-        contents = [content_key(x, keep=True) for x in self.changeable]
+        contents = StaticContents(self.changeable) if self.changeable else None
+        self._contents = contents
         self._key = StrictTreeDef(self.structure), self.given, keys, contents
         self.places = {leaf: place for place, leaf in enumerate(self.given)}
 
@@ -212,8 +214,15 @@ class Frame:
 
     def is_current(self) -> bool:
         """Whether nothing in it was changed in place since it was made."""
-        return not self.changeable or (
-            [*map(content_key, self.changeable)] == self._key[-1]
+        return self._contents is None or self._contents.hold()
+
+    def has_statics_of(self, structure: Any) -> bool:
+        """Whether a structure has the very objects that may be changed in this one.
+
+        It may have others that are equal by now, of which this frame will not tell.
+        """
+        return not self.changeable or all(
+            map(_same_objects, self._key[0].held, StrictTreeDef(structure).held)
         )
 
     def fits(self, leaves: Sequence[Any], structure: Any) -> bool:
@@ -423,12 +432,21 @@ def divide(tree: Any) -> Divided:
         frame = _frame_of(tree, leaves, structure)
     arrays = [*map(leaves.__getitem__, frame.given)]
     found = Divided(arrays, frame)
+    if not frame.has_statics_of(structure):
+        return found  # It would be remembered with what another pytree holds.
     if frame.is_fixed and not _is_open(tree):
         found.tree = tree
         _keep(tree, found)
     elif is_frozen(tree):
         _watch(tree, found)
     return found
+
+
+def _same_objects(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    is_tuple = type(a) is type(b) and isinstance(a, tuple)
+    return is_tuple and len(a) == len(b) and all(map(_same_objects, a, b))
 
 
 def _is_open(tree: Any) -> bool:
@@ -561,7 +579,7 @@ def _frame_of(tree: Any, leaves: Sequence[Any], structure: Any) -> Frame:
     given = tuple(i for i, yes in enumerate(chosen) if yes)
     statics = {i: leaves[i] for i, yes in enumerate(chosen) if not yes}
     held = [*statics.values(), *StrictTreeDef(structure).held]
-    changeable = [x for x in held if may_change(x)]
+    changeable = [x for x in held if not is_immutable(x)]
     about = has_filtered, _is_fixed(tree)
     frame = Frame(structure, given, statics, *about, changeable=changeable)
     hash(frame)  # What has no hash is refused here, with its path.

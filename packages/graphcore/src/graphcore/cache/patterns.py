@@ -60,6 +60,8 @@ class Pattern:
             raise ValueError("arrays, which are known by their places alone")
         if not all(map(is_immutable, layout.statics)):
             raise ValueError("a static value that can change in place")
+        if any(node.changeable for node in layout.nodes):
+            raise ValueError("metadata of a node that can change in place")
         self._metadata = [d.metadata for d in layout.definitions]
         if not all(as_kept(metadata) is metadata for metadata in self._metadata):
             raise ValueError("metadata that can change in place")

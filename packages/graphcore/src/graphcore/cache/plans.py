@@ -525,7 +525,7 @@ def make_plan(root: Any) -> Plan:
         [n for _, n in visit.nodes],
         _common_trace(visit),
     )
-    if plan.layout.changeable:
+    if plan.layout.can_change:
         plan.own = described
     if any(x is root for x in plan.variables[:1]) and not isinstance(root, Variable):
         # The plan of a foreign variable holds that variable, so it can't be kept beside

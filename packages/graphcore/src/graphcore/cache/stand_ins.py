@@ -11,8 +11,7 @@ from typing import Any
 
 import jax
 
-from graphcore.content import static_key
-from graphcore.content_key import snapshot
+from graphcore.content_key import same_content, snapshot
 from graphcore.divided import Frame, divide
 from graphcore.nodes.registry import (
     NodeImpl,
@@ -49,7 +48,7 @@ class Recorded:
 
     def __init__(self, node: Any, impl: NodeImpl, pairs: Pairs, metadata: Any) -> None:
         self.kind, self.impl = type(node), impl
-        self.metadata = static_key(snapshot(metadata))
+        self.metadata = snapshot(metadata)
         self.pairs = [(key, child) for key, child in pairs]
 
     def __eq__(self, other: object) -> bool:
@@ -58,7 +57,7 @@ class Recorded:
         pairs, metadata = self.impl.flatten(other)
         return (
             len(pairs) == len(self.pairs)
-            and self.metadata == static_key(metadata)
+            and same_content(self.metadata, metadata)
             and all(
                 key == due and _stands_for(recorded, child)
                 for (key, child), (due, recorded) in zip(pairs, self.pairs, strict=True)

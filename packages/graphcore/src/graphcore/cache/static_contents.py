@@ -14,6 +14,8 @@ from itertools import chain
 from operator import is_
 from typing import Any
 
+import jax
+
 from graphcore.cache.identities import Identities
 from graphcore.content import is_immutable
 from graphcore.content_key import content_base, content_key, slots_of
@@ -43,11 +45,19 @@ class StaticContents:
         self._keys = [content_key(value, keep=True) for value in values]
         self._hashes = [*map(hash, self._keys)]
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both held the same."""
+        return isinstance(other, StaticContents) and self._keys == other._keys
+
+    __hash__ = None  # type: ignore[assignment]
+
     def hold(self, root: Any = None) -> bool:
         """Tells whether they hold the same, as a plan asks it."""
-        if self._references is not None and self._references.hold():
-            return True
-        references = _References.of(self._values)
+        references = self._references
+        if references is not None:
+            if references.hold():
+                return True
+            references = _References.of(self._values)
         now = [*map(content_key, self._values)]
         if [*map(hash, now)] != self._hashes or now != self._keys:
             return False
@@ -88,7 +98,7 @@ class _References:
         containers: list[Any] = []
         dicts: list[Any] = []
         for part in parts:  # grows during the loop
-            if is_immutable(part) or id(part) in seen:
+            if id(part) in seen or isinstance(part, jax.Array) or is_immutable(part):
                 continue
             seen.add(id(part))
             kind = type(part)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from graphcore._jax import current_trace
-from graphcore.content import is_immutable, static_key
+from graphcore.content import is_immutable
 from graphcore.content_key import same_content
 from graphcore.graphdef.definition import GraphDef, NodeRef, VariableDef
 from graphcore.graphdef.layouts import Layout, layout_of
@@ -61,6 +61,7 @@ class Builder:
         copied: bool = False,
     ) -> None:
         self._copied = copied
+        self._memo: dict[int, Any] | None = {} if copied else None
         self._leaves = leaves
         self._objects = objects
         self._existing = existing
@@ -106,7 +107,7 @@ class Builder:
             things.append(self._node(how, layout, thing, existing.get(thing)))
         references = layout.outside.items()
         outside = [self._referred(r, layout, t) for t, r in references]
-        recipe.complete(things, outside, copied=self._copied)
+        recipe.complete(things, outside, memo=self._memo)
         for thing, (impl, _, _, keys, children_of) in enumerate(
             recipe.nodes, len(layout.definitions)
         ):
@@ -124,13 +125,14 @@ class Builder:
     def _node(
         self, how: tuple[Any, ...], layout: Layout, thing: int, existing: Any
     ) -> Any:
-        impl, kind, metadata, *_ = how
+        impl, kind, metadata_as_made, *_ = how
+        metadata = metadata_as_made(self._memo)
         if existing is None:
             return impl.make(kind, metadata)
         self._check(existing, kind, layout, thing)
         if not isinstance(existing, OwnedNode):
             found = impl.flatten(existing)[1]
-            if static_key(found) != static_key(metadata):
+            if not same_content(found, metadata):
                 raise ValueError(
                     f"The metadata of the {impl.type.__name__} at "
                     f"{path_text(layout.path(thing))!r} would change from {found!r} "
@@ -242,7 +244,7 @@ def _keep(old: Any, new: Any) -> Any:
     if not isinstance(impl, PytreeNodeImpl):
         return new
     (before, metadata), (after, new_metadata) = impl.flatten(old), impl.flatten(new)
-    if len(before) != len(after) or static_key(metadata) != static_key(new_metadata):
+    if len(before) != len(after) or not same_content(metadata, new_metadata):
         return new
     same = all(
         k1 == k2 and _keep(c1, c2) is c1

@@ -327,9 +327,23 @@ class NodeDef(GraphDef[A]):
     attributes: tuple[Attribute, ...]
     metadata: Any = None
     index_mapping: HashableMapping[int, int] | None = None
+    # The metadata once more, if it may change in place.
+    changeable: StaticAttribute | None = field(default=None, init=False)
     _hash: int | None = field(default=None, init=False)
     # A cache; see `layouts`.
     _layout: Any = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if self.metadata is not None and not is_immutable(self.metadata):
+            metadata = StaticAttribute("metadata", self.metadata)
+            if metadata.can_change:
+                object.__setattr__(self, "changeable", metadata)
+
+    @property
+    def metadata_as_made(self) -> Any:
+        """The metadata as it was when this was made."""
+        found = self.changeable
+        return self.metadata if found is None else found.as_made()
 
     def children(self) -> Iterator[tuple[Any, Any]]:
         """The keys with what stands there: a definition or a static attribute."""
@@ -346,7 +360,7 @@ class NodeDef(GraphDef[A]):
     def _own_hash(self, trail: Trail) -> int:
         parts: list[Any] = [self.type, self.index, self.index_mapping]
         try:
-            parts.append(hash(content_key(self.metadata)))
+            parts.append(hash(self.changeable or content_key(self.metadata)))
         except TypeError:
             what = f"metadata of the {self.type.__name__}"
             raise _not_hashable(what, path_of(trail), self.metadata) from None
@@ -377,7 +391,8 @@ class NodeDef(GraphDef[A]):
                 and a._marked() == b._marked()
                 and a._unusual_keys() == b._unusual_keys()
                 and a.index_mapping == b.index_mapping
-                and same_content(a.metadata, b.metadata)
+                and a.changeable == b.changeable
+                and (a.changeable or same_content(a.metadata, b.metadata))
             )
             for (_, a), (_, b) in zip(_nodes(self), _nodes(other), strict=False)
         )
@@ -405,8 +420,9 @@ class NodeDef(GraphDef[A]):
         for _, node in reversed([*_nodes(self)]):
             attributes = node._marked(lambda below: position[id(below)])
             position[id(node)] = len(entries)
+            metadata = node.metadata_as_made
             entries.append(
-                (node.type, node.index, attributes, node.metadata, node.index_mapping)
+                (node.type, node.index, attributes, metadata, node.index_mapping)
             )
         return _from_entries, (entries,)
 

@@ -44,6 +44,7 @@ class Node(NamedTuple):
         thing: Its number among the things.
         kind: Its type.
         metadata: What the node type's `flatten` returned beside the children.
+        changeable: That once more, if it may be changed in place.
         keys: The keys of its children.
         children: The things that stand there.
         place: Where the first of them stands.
@@ -52,9 +53,15 @@ class Node(NamedTuple):
     thing: int
     kind: type[Any]
     metadata: Any
+    changeable: StaticAttribute | None
     keys: tuple[Any, ...]
     children: tuple[int, ...]
     place: int
+
+    def metadata_as_made(self, memo: dict[int, Any] | None) -> Any:
+        """The metadata for a new node; see `Layout.statics_as_made`."""
+        found = self.changeable
+        return self.metadata if found is None else found.as_made(memo)
 
 
 class Layout:
@@ -79,6 +86,7 @@ class Layout:
         statics: The static values, which come next, and None where it stands.
         first_static: The number of the first of them.
         changeable: Those that may be changed in place: number among them, attribute.
+        can_change: Whether any may, or the metadata of a node.
         outside: References to things that are no part of the definitions, by the
             numbers of these, which come next. The last things are the pytree nodes,
             what they hold before them.
@@ -148,8 +156,12 @@ class Layout:
             item = items[place]
             keys = tuple([attribute.key for attribute in item.attributes])
             children = tuple(at[first : first + len(keys)])
-            node = Node(at[place], item.type, item.metadata, keys, children, first)
+            about = item.metadata, item.changeable
+            node = Node(at[place], item.type, *about, keys, children, first)
             self.nodes.append(node)
+        self.can_change = bool(
+            self.changeable or any(node.changeable for node in self.nodes)
+        )
         self.roots = tuple(at[: len(definitions)])
         self.kinds = [d.kind for d in self.definitions]
         self.impls: list[VariableImpl] = [
@@ -241,18 +253,18 @@ class Layout:
         """The numbers of the bare arrays."""
         return frozenset([number for number, *_ in self.bare])
 
-    def statics_as_made(self, *, copied: bool) -> list[Any]:
+    def statics_as_made(self, memo: dict[int, Any] | None) -> list[Any]:
         """The static values, as they were when the definitions were made.
 
         Args:
-            copied: Whether to copy what may be changed in place: what is done to it in
-                one graph of the definitions must not be seen in others.
+            memo: If what may be changed in place is to be copied, since what is done to
+                it in one graph of the definitions must not be seen in others: what was
+                copied before, as what is one object in several values is one in their
+                copies. Extended.
         """
         if not self.changeable:
             return self.statics
         values = [*self.statics]
-        # What is one object in several values is one in their copies.
-        memo: dict[int, Any] | None = {} if copied else None
         for number, attribute in self.changeable:
             values[number] = attribute.as_made(memo)
         return values

@@ -29,8 +29,8 @@ class Recipe:
         layout: Their layout. If there are things outside, not all is made here.
 
     Attributes:
-        nodes: For each graph node its implementation, type, metadata and keys, and how
-            to get its children among the things.
+        nodes: For each graph node its implementation, type, what gives its metadata,
+            keys, and how to get its children among the things.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -44,8 +44,14 @@ class Recipe:
         self._facts = getter([numbers[id(metadata)] for metadata in self._metadata])
         nodes = sorted(layout.nodes)  # by their numbers
         steps: list[Any] = [
-            (get_node_impl_for_type(kind), kind, metadata, keys, getter(children))
-            for _, kind, metadata, keys, children, _ in nodes
+            (
+                get_node_impl_for_type(node.kind),
+                node.kind,
+                node.metadata_as_made,
+                node.keys,
+                getter(node.children),
+            )
+            for node in nodes
         ]
         first_tree = layout.first_static - len(self._types)
         self.nodes, self._trees = steps[:first_tree], steps[first_tree:]
@@ -88,6 +94,7 @@ class Recipe:
     def _make(self, values: Sequence[Any], *, copied: bool) -> list[Any]:
         layout = self._layout
         trace = current_trace()
+        memo: dict[int, Any] | None = {} if copied else None
         if layout.all_owned:
             metadata = self._different_metadata
             if self._has_changeable:  # Such a value is one for each graph.
@@ -103,10 +110,10 @@ class Recipe:
                 for thing, (value, data) in enumerate(pairs)
             ]
         nodes = make_owned(self._plain_types, trace)
-        others = [impl.make(kind, data) for impl, kind, data, *_ in self._others]
+        others = [impl.make(kind, data(memo)) for impl, kind, data, *_ in self._others]
         things += nodes
         things += others
-        self.complete(things, copied=copied)
+        self.complete(things, memo=memo)
         # Filled one by one: the dict that Python makes for an instance shares its keys
         # with those of other instances, until it is given another's.
         attributes = list(map(attributes_of, nodes))
@@ -119,20 +126,24 @@ class Recipe:
         return things
 
     def complete(
-        self, things: list[Any], outside: Sequence[Any] = (), *, copied: bool
+        self,
+        things: list[Any],
+        outside: Sequence[Any] = (),
+        *,
+        memo: dict[int, Any] | None,
     ) -> None:
         """Adds what comes after variables and graph nodes.
 
         Args:
             things: Those; extended in place.
             outside: What the references to something outside mean.
-            copied: Whether static values that may change in place are copies.
+            memo: As for `Layout.statics_as_made`.
         """
-        things += self._layout.statics_as_made(copied=copied)
+        things += self._layout.statics_as_made(memo)
         things += outside
         for impl, _, metadata, keys, children_of in self._trees:
             pairs = list(zip(keys, children_of(things), strict=True))
-            things.append(impl.unflatten(pairs, metadata))
+            things.append(impl.unflatten(pairs, metadata(memo)))
 
 
 def recipe_of(layout: Layout) -> Recipe:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphcore.content import is_immutable
-from graphcore.content_key import snapshot
 from graphcore.graphdef.definition import (
     Attribute,
     GraphDef,
@@ -248,7 +247,6 @@ def _open(node: Any, impl: NodeImpl, key: Any, trail: Trail, visit: Visit) -> _F
         visit.open_pytrees.add(mark)
     if is_registered:
         pairs = _checked(pairs, found, kind, trail)
-        metadata = snapshot(metadata)
         is_named_tuple = isinstance(node, tuple) and hasattr(kind, "_fields")
         if containers is None and not is_named_tuple:
             visit.unwatched.append((node, impl, pairs, metadata))
