@@ -673,6 +673,44 @@ def test_an_axis_that_a_variable_has_not(axis, boxed):
         raised(error, lambda: outer.init(KEY), "/block/layer/scale")
 
 
+@pytest.mark.parametrize("axis_name", [None, "rows"])
+@pytest.mark.parametrize("shared", [None, nn.Out(None)])
+def test_a_shared_variable_that_differs_between_instances(axis_name, shared):
+    init = nn.with_partitioning(nn.initializers.normal(), (None, "rows"))
+    options = {"variable_axes": {"params": shared}, "axis_name": axis_name}
+    layers = nn.vmap(nn.Dense, split_rngs={"params": True}, **options)
+    words = '"kernel" in collection "params"', "axis None", "variable_axes", "pmean"
+    error = errors.SharedVariableError
+    found = raised(error, lambda: layers(2, kernel_init=init).init(KEY, X), *words)
+    assert isinstance(found, ValueError)  # as JAX's
+    outer = Outer(lambda _: layers(2, name="layer")(X))
+    raised(error, lambda: jax.jit(outer.init)(KEY), "/block/layer/kernel")
+
+    class Count(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            sums = self.variable("stats", "sums", jnp.zeros, x.shape)
+            calls = self.variable("stats", "calls", lambda: 0)
+            calls.value += 1
+            sums.value += x
+
+    counts = nn.vmap(Count, {"stats": None}, axis_name=axis_name)()
+    stats = {"stats": {"sums": jnp.zeros(3), "calls": 0}}
+    raised(error, lambda: counts.apply(stats, X, mutable="stats"), '"sums"', "/sums")
+
+
+def test_what_else_goes_wrong_in_a_vmap_is_not_blamed_on_its_variables():
+    def refuse(module, x):
+        raise ValueError("not today")
+
+    outer = Outer(lambda module: nn.vmap(refuse, {"params": None})(module, X))
+    with pytest.raises(ValueError, match="not today"):
+        outer.init(KEY)
+    whole = nn.vmap(nn.Dense, {"params": None}, {"params": False}, out_axes=None)(2)
+    with pytest.raises(ValueError, match=r"out_axes\[0\]"):
+        whole.init(KEY, X)
+
+
 @pytest.mark.parametrize("transform", [nn.vmap, nn.scan])
 @pytest.mark.parametrize("option", ["variable_axes", "split_rngs"])
 @pytest.mark.parametrize("given", [0, True, "params", ["params"]])

@@ -210,6 +210,15 @@ class BroadcastVariableError(_VariableError):
         super().__init__(collection, name, path, split=also if streams else "")
 
 
+class SharedVariableError(_VariableError, ValueError):
+    """A variable that all instances share came out with a value for each."""
+
+    text = """Variable "{name}" in collection "{col}" {at} is shared by all instances of
+    a vmap (axis None), but came out with a value for each. Give its collection an axis
+    in variable_axes, or make the values equal: by jax.lax.pmean over an axis_name, or,
+    where they are drawn, from a stream that split_rngs does not split."""
+
+
 class CarriedVariableError(_VariableError, TypeError):
     """A loop creates a variable that has no value before it."""
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import metadata
-from ..errors import VariableAxisError
+from ..errors import SharedVariableError, VariableAxisError
 from .pack import Boundary
 
 __all__ = ["In", "Out", "broadcast"]
@@ -157,6 +157,34 @@ class VariableAxes:
             new: how many axes the variables get by being stacked.
         """
         _check(groups, self.out_axes, call, new)
+
+    def check_shared(self, groups: Any, call: Boundary, axis_name: Any) -> None:
+        """Refuses to share variables that have a value for each instance of a vmap.
+
+        JAX tells the rule of an operation which of its operands are mapped.
+
+        Args:
+            groups: groups of variables, by packed scope.
+            call: the call that they take part in.
+            axis_name: the name of the mapped axis.
+        """
+
+        @jax.custom_batching.custom_vmap
+        def look(index: Any, groups: Any) -> Any:
+            return groups
+
+        @look.def_vmap
+        def rule(axis_size: int, mapped: Any, index: Any, groups: Any) -> Any:
+            for path, is_mapped in jax.tree_util.tree_leaves_with_path(mapped[1]):
+                if is_mapped:
+                    raise SharedVariableError(*call.place(path))
+            return groups, mapped[1]
+
+        shared = [
+            group if axis is None else ()
+            for group, axis in zip(groups, self.out_axes, strict=True)
+        ]
+        look(jax.lax.axis_index(axis_name), shared)
 
 
 def _check(groups: Any, axes: Sequence[Any], call: Boundary, new: int = 0) -> None:

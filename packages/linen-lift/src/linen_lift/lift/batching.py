@@ -7,11 +7,15 @@ from typing import Any
 
 import jax
 
+from ..errors import SharedVariableError
 from ..filters import CollectionFilter, StreamFilter
 from . import axes
 from .pack import Boundary, packed
 
 __all__ = ["vmap"]
+
+# The axis of the instances, where it has no name.
+_INSTANCES = object()
 
 
 def vmap(
@@ -45,6 +49,10 @@ def vmap(
     Returns:
         The mapped function of a scope.
 
+    Raises:
+        SharedVariableError: when a variable with axis None comes out with a value for
+            each instance.
+
     Example:
         >>> import linen_lift as nn, jax
         >>> def shift(scope, x):
@@ -67,19 +75,35 @@ def vmap(
             size = axes.mapped_size((mapped.in_axes, arg_axes, 0), given)
         rng_groups = splits.split(call.streams, size, "vmap")
 
+        def map_over(function: Callable[..., Any], out_axes: Any, name: Any) -> Any:
+            return jax.vmap(
+                function,
+                in_axes=(mapped.in_axes, rng_axes, arg_axes, 0),
+                out_axes=out_axes,
+                axis_size=axis_size,
+                axis_name=name,
+                spmd_axis_name=spmd_axis_name,
+            )(variable_groups, rng_groups, args, kwargs)
+
         def one(*inner: Any) -> Any:
             out, left = call.run(fn, *inner)
             mapped.check_out(left, call, new=1)
             return out, left
 
-        out, variables = jax.vmap(
-            one,
-            in_axes=(mapped.in_axes, rng_axes, arg_axes, 0),
-            out_axes=(out_axes, mapped.out_axes),
-            axis_size=axis_size,
-            axis_name=axis_name,
-            spmd_axis_name=spmd_axis_name,
-        )(variable_groups, rng_groups, args, kwargs)
+        def look(*inner: Any) -> None:
+            mapped.check_shared(call.run(fn, *inner)[1], call, name)
+
+        name = _INSTANCES if axis_name is None else axis_name
+        try:
+            out, variables = map_over(one, (out_axes, mapped.out_axes), axis_name)
+        except ValueError as error:  # JAX's, if what is shared differs
+            try:
+                jax.eval_shape(lambda: map_over(look, None, name))
+            except SharedVariableError as found:
+                raise found from error
+            except Exception:  # The first error is the one to report.
+                pass
+            raise
         return out, mapped.note(variables)
 
     groups = mapped.in_filters, mapped.out_filters, splits.filters

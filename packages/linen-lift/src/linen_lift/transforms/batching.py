@@ -37,6 +37,8 @@ def vmap(*_: Any, **__: Any) -> Any:
 
     Raises:
         TransformTargetError: if `target` is something else.
+        SharedVariableError: when a variable with axis None comes out with a value for
+            each instance.
 
     Example:
         >>> import linen_lift as nn, jax, jax.numpy as jnp
