@@ -67,7 +67,7 @@ def run(effort: Effort, scale: float = 1.0) -> Section:
             assert found is not None
             section.bars.append(Bar(f"tracing over by hand: {case}", found, limit))
     table.notes.extend(
-        f"{name} has no form of these cases: {', '.join(names)}."
+        f"Not measured with {name}: {', '.join(names)}."
         for name, names in unable.items()
     )
     blocks = max(2, round(24 * scale))
