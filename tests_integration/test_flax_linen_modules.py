@@ -56,6 +56,76 @@ def test_lifted_transforms():
     assert grads["params"]["bias"].tolist() == [4.0] * 3
 
 
+BOXES = [flax.linen.Partitioned, flax.linen.LogicallyPartitioned]
+
+
+def layers(library, box, wrap):
+    """A scan in `library` over a module of Flax with boxes in two collections."""
+
+    class Counted(flax.linen.Module):
+        @flax.linen.compact
+        def __call__(self, x, _):
+            def init(key, shape, dtype):
+                return box(jnp.full(shape, 0.5, dtype), ("in", "out"))
+
+            x = flax.linen.Dense(2, kernel_init=init)(x)
+            n = self.variable("stats", "n", lambda: box(jnp.zeros(2), ("out",)))
+            n.value += x.mean()
+            return jnp.tanh(x + n.value), None
+
+    return library.scan(
+        *wrap(Counted),
+        variable_axes={"params": 0, "stats": 1},
+        split_rngs={"params": True},
+        length=3,
+        metadata_params={nn.PARTITION_NAME: "layers"},
+    )
+
+
+@pytest.mark.parametrize("box", BOXES)
+def test_boxes_of_flax_follow_the_axes_of_lifted_transforms(box):
+    theirs = layers(flax.linen, box, lambda cls: [cls])()
+    made = []
+
+    def wrap(cls):
+        made.append(cls())
+        return [nn.FlaxModule]
+
+    ours = layers(nn, box, wrap)(*made)
+    variables = theirs.init(jax.random.key(0), X, None)
+    again = ours.init(jax.random.key(0), X, None)
+    kernel = again["params"]["Dense_0"]["kernel"]
+    assert kernel.names == ("layers", "in", "out")
+    assert nn.get_partition_spec(again) == flax.linen.get_partition_spec(variables)
+    for given in (variables, nn.unbox(again)):
+        here = ours.apply(given, X, None, mutable=["stats"])
+        there = theirs.apply(given, X, None, mutable=["stats"])
+        assert jax.tree.structure(here) == jax.tree.structure(there)
+        for a, b in zip(jax.tree.leaves(here), jax.tree.leaves(there), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.parametrize("box", BOXES)
+def test_boxes_of_flax_around_variables_of_a_module_here(box):
+    def init(key, shape, dtype):
+        return box(jnp.ones(shape, dtype), ("in", "out"))
+
+    stacked = nn.vmap(
+        nn.Dense,
+        variable_axes={"params": -1},
+        split_rngs={"params": True},
+        in_axes=None,
+        axis_size=3,
+        metadata_params={nn.PARTITION_NAME: "heads"},
+    )
+    variables = nn.Dense(3, kernel_init=init).init(jax.random.key(0), X)
+    assert nn.Dense(3).apply(variables, X).shape == (4, 3)
+    many = jax.tree.map(lambda x: jnp.stack([x] * 3, axis=-1), variables)
+    many = nn.meta.add_axis(many, 2, {nn.PARTITION_NAME: "heads"})
+    assert many["params"]["kernel"].names == ("in", "out", "heads")
+    assert stacked(3).apply(many, X).shape == (3, 4, 3)
+
+
 @pytest.mark.parametrize(
     "make",
     [nn.jit, lambda m: nn.vmap(type(m)), lambda m: nn.init(lambda d, x: d(x), m)],

@@ -248,3 +248,48 @@ def test_boxes_may_store_another_shape_than_is_mapped(transform):
     flat = {"state": {"offset": nn.Partitioned(jnp.array(1.0), ())}}
     with pytest.raises(errors.VariableAxisError, match="/offset"):
         many.apply(flat, x, ys)
+
+
+def test_a_class_with_the_methods_of_a_box_is_one():
+    @jax.tree_util.register_pytree_node_class
+    class Foreign:
+        def __init__(self, value, names):
+            self.value, self.names = value, names
+
+        def unbox(self):
+            return self.value
+
+        def replace_boxed(self, value):
+            return Foreign(value, self.names)
+
+        def add_axis(self, index, params):
+            return Foreign(self.value, (*self.names, params["label"]))
+
+        def remove_axis(self, index, params):
+            return Foreign(self.value, self.names[:-1])
+
+        def tree_flatten(self):
+            return (self.value,), self.names
+
+        @classmethod
+        def tree_unflatten(cls, names, children):
+            return cls(*children, names)
+
+    class Almost:
+        unbox = replace_boxed = add_axis = Foreign.unbox
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return x * self.param("w", lambda key: Foreign(jnp.ones(2), ("a",)))
+
+    mapped = nn.vmap(
+        Net, {"params": 0}, {"params": True}, metadata_params={"label": "b"}
+    )()
+    x = jnp.ones((3, 2))
+    variables = mapped.init(jax.random.key(0), x)
+    assert variables["params"]["w"].names == ("a", "b")
+    assert nn.unbox(variables)["params"]["w"].shape == (3, 2)
+    assert (mapped.apply(variables, x) == x).all()
+    assert not isinstance(Almost(), nn.AxisMetadata)
+    assert not isinstance(Foreign(1, ()), nn.Partitioned)

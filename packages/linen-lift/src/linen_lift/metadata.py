@@ -51,6 +51,9 @@ P = TypeVar("P", bound="Partitioned")
 class AxisMetadata(abc.ABC):
     """The contract of a box: a pytree node that follows its value's axes.
 
+    A class that has the four methods is a box without being a subclass, as those of
+    Flax Linen are.
+
     Example:
         >>> import linen_lift as nn
         >>> box = nn.Partitioned(1.0, ('rows', None))
@@ -60,6 +63,13 @@ class AxisMetadata(abc.ABC):
 
     # `AxisMetadata[jax.Array]` says in an annotation what is in the box.
     __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)
+
+    @classmethod
+    def __subclasshook__(cls, other: type[Any], /) -> Any:
+        is_like = cls is AxisMetadata and all(
+            callable(getattr(other, name, None)) for name in cls.__abstractmethods__
+        )
+        return is_like or NotImplemented
 
     @abc.abstractmethod
     def unbox(self) -> Any:
