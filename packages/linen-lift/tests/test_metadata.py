@@ -115,6 +115,25 @@ def test_a_mesh_constrains_the_value():
     assert "sharding_constraint" in str(jaxpr(variables))
 
 
+@pytest.mark.parametrize("axis", range(-3, 3))
+def test_names_may_be_fewer_than_dimensions(axis):
+    init = nn.with_partitioning(nn.initializers.ones, ("rows",))
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            assert self.param("w", init, (4, 2), unbox=False).names[0] == "rows"
+            return x
+
+    mapped = nn.vmap(Net, {"params": axis}, {"params": True}, metadata_params=PARAMS)
+    variables = mapped().init(jax.random.key(0), jnp.ones(3))
+    box = variables["params"]["w"]
+    names = [*box.names, *[None] * (3 - len(box.names))]
+    meant = {4: "rows", 3: "layers", 2: None}
+    assert names == [meant[size] for size in box.value.shape]
+    mapped().apply(variables, jnp.ones(3))
+
+
 @pytest.mark.parametrize("axis", [0, 1, 2, -1, -2, -3])
 def test_vmap_moves_the_axis_in_boxes(axis):
     Many = nn.vmap(

@@ -214,6 +214,12 @@ class Partitioned(AxisMetadata):
             raise PartitioningUnspecifiedError(self)
         return params[PARTITION_NAME]
 
+    def _position(self, index: int, named: int) -> int:
+        """Where an axis is, counted from the front."""
+        # Names may be fewer than dimensions; the rest are not split.
+        dimensions = max(named, getattr(self.value, "ndim", 0))
+        return index + dimensions if index < 0 else index
+
     def add_axis(self: P, index: int, params: Mapping[Any, Any]) -> P:
         """The box with one more name.
 
@@ -225,9 +231,7 @@ class Partitioned(AxisMetadata):
             PartitioningUnspecifiedError: if `params` does not have the name.
         """
         name, names = self._axis_name(params), list(self.names)
-        if index < 0:
-            index += len(names) + 1
-        # Names may be fewer than dimensions; the rest are not split.
+        index = self._position(index, len(names) + 1)
         names += [None] * (index - len(names))
         names.insert(index, name)
         return dataclasses.replace(self, names=tuple(names))
@@ -244,8 +248,7 @@ class Partitioned(AxisMetadata):
             ValueError: if another name is at that place.
         """
         name, names = self._axis_name(params), list(self.names)
-        if index < 0:
-            index += len(names)
+        index = self._position(index, len(names))
         found = names[index] if 0 <= index < len(names) else None
         if found != name:
             raise ValueError(
