@@ -178,6 +178,17 @@ def test_first_values_are_those_before_the_call():
     _, updates = module.apply(variables, X, mutable=["cache"])
     assert updates["cache"]["count"] == 1
 
+    class Twice(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            counter = bridge.to_linen(Counter, name="counter")
+            return counter(counter(x))
+
+    variables = Twice().init(keys(), X)
+    assert variables["cache"]["counter"]["count"] == 0
+    _, updates = Twice().apply(variables, X, mutable=["cache"])
+    assert updates["cache"]["counter"]["count"] == 2
+
 
 def test_a_live_object_in_linen_writes_what_is_mutable():
     module = bridge.ToLinen(Live)

@@ -452,9 +452,10 @@ class ToLinen(linen_lift.Module):
                 return nnx_method(model, *args, **kwargs)
             return getattr(model, nnx_method or "__call__")(*args, **kwargs)
 
-        if self.is_initializing() and not given:
-            # The first values are saved before the call: what the call writes is the
-            # result of a step, which initialization does not take.
+        # What a call writes is the result of a step, which initialization does not take:
+        # first values are saved before it.
+        initializing = self.is_initializing()
+        if initializing and not given:
             model = self._make()
             self._write(model, {})
             return call(model)
@@ -462,7 +463,8 @@ class ToLinen(linen_lift.Module):
         self._fill(model, given)
         before = {path: v.raw_value for path, v in _variables(model)}
         out = call(model)
-        self._write(model, before)
+        if not initializing:
+            self._write(model, before)
         return out
 
     def _make(self) -> Any:
