@@ -205,6 +205,27 @@ def test_a_live_object_in_linen_writes_what_is_mutable():
         module.apply(variables, X, mutable=["batch_stats"])
 
 
+def test_layers_of_a_live_object_draw_other_keys():
+    class Drops(nnx.Module):
+        def __init__(self, rngs):
+            split = nnx.split_rngs(splits=3)
+            make = split(nnx.vmap(lambda rngs: nnx.Dropout(0.5, rngs=rngs)))
+            self.drops = [nnx.Dropout(0.5, rngs=rngs) for _ in range(2)]
+            self.mapped = make(rngs)
+
+        def __call__(self, x):
+            mapped = nnx.vmap(lambda drop, x: drop(x), in_axes=(0, None))
+            return [*(drop(x) for drop in self.drops), *mapped(self.mapped, x)]
+
+    module, x = bridge.ToLinen(Drops), jnp.ones(16)
+    first, variables = module.init_with_output(keys(), x)
+    rngs = {"dropout": jax.random.key(2)}
+    masks, again = (module.apply(variables, x, rngs=rngs) for _ in range(2))
+    np.testing.assert_array_equal(masks, again)
+    for found in first, masks:
+        assert len(np.unique(np.stack(found), axis=0)) == 5
+
+
 def test_lifted_transforms_of_a_live_object():
     class Outer(nn.Module):
         @nn.compact

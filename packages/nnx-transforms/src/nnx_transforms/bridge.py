@@ -481,12 +481,13 @@ class ToLinen(linen_lift.Module):
                 # It hands all of its streams on, whether they are drawn from or not.
                 for tag in filterfalse(self._has_key, list(node.to_nnx__rngs)):
                     delattr(node.to_nnx__rngs, tag)
-        key = functools.cache(self._key)
         for path, variable in _variables(model):
             if isinstance(variable, RngCount):
-                variable.raw_value = jax.numpy.zeros((), variable.raw_value.dtype)
+                variable.raw_value = jax.numpy.zeros_like(variable.raw_value)
             elif isinstance(variable, RngKey):
-                variable.raw_value = key(variable.tag)
+                # Another key for each: layers have streams of their own of one name.
+                key, shape = self._key(variable.tag), variable.raw_value.shape
+                variable.raw_value = jax.random.split(key, shape) if shape else key
             else:
                 found = _get(given, _place(path, variable))
                 variable.raw_value = linen_lift.unbox(found)
