@@ -205,6 +205,40 @@ def test_a_live_object_in_linen_writes_what_is_mutable():
         module.apply(variables, X, mutable=["batch_stats"])
 
 
+class Summed(nnx.Module):
+    def __init__(self, rngs):
+        self.scale = nnx.Param(jnp.ones(2), out_sharding=("x",))
+        self.total = nnx.BatchStat(jnp.zeros(2), out_sharding=("x",))
+
+    def __call__(self, x):
+        self.total.value += x.sum(0)
+        return x * self.scale
+
+
+@pytest.mark.parametrize("is_boxed", [True, False])
+def test_what_is_written_is_in_a_box_where_it_was_in_one(is_boxed):
+    module = bridge.ToLinen(Summed)
+    variables = module.init(keys(), X)
+    assert isinstance(variables["params"]["scale"], bridge.NNXMeta)
+    if not is_boxed:
+        variables = nn.unbox(variables)
+    for metadata_fn in bridge.to_linen_var, None:
+        module = bridge.ToLinen(Summed, metadata_fn=metadata_fn)
+        _, after = module.apply(variables, X, mutable=True)
+        assert jax.tree.structure(after) == jax.tree.structure(variables)
+        total = nn.unbox(after)["batch_stats"]["total"]
+        np.testing.assert_array_equal(total, X.sum(0))
+
+
+def test_variables_in_collections_that_are_not_mapped():
+    module = nn.map_variables(bridge.ToLinen, "params", init=True)(Summed)
+    variables = nn.unbox(module.init(keys(), X))
+    values = jax.tree.map(lambda x: x.tolist(), variables)
+    assert values == {"params": {"scale": [1, 1]}, "batch_stats": {"total": [0, 0]}}
+    out, _ = module.apply(variables, X, mutable=["batch_stats"])
+    np.testing.assert_array_equal(out, X)
+
+
 def test_layers_of_a_live_object_draw_other_keys():
     class Drops(nnx.Module):
         def __init__(self, rngs):

@@ -400,8 +400,9 @@ class ToLinen(linen_lift.Module):
         args: Its arguments; hashable.
         kwargs: Its keyword arguments, which are attributes of the module as well.
         skip_rng: Whether not to pass `rngs=`.
-        metadata_fn: Returns what is stored for a variable; by default its value, in a
-            box if it has metadata. None stores values alone.
+        metadata_fn: Returns what is stored for a new variable; by default its value, in
+            a box if it has metadata. None stores values alone. What is written later is
+            in a box where what is there already is in one.
 
     Example:
         >>> import jax, jax.numpy as jnp, nnx_transforms as nnx
@@ -452,16 +453,16 @@ class ToLinen(linen_lift.Module):
                 return nnx_method(model, *args, **kwargs)
             return getattr(model, nnx_method or "__call__")(*args, **kwargs)
 
-        # What a call writes is the result of a step, which initialization does not take:
-        # first values are saved before it.
         initializing = self.is_initializing()
-        if initializing and not given:
-            model = self._make()
-            self._write(model, {})
-            return call(model)
-        model = eval_shape(self._make)
-        self._fill(model, given)
-        before = {path: v.raw_value for path, v in _variables(model)}
+        model = self._make() if initializing else eval_shape(self._make)
+        if not initializing:
+            self._restart(model)
+        new = self._fill(model, given, partial=initializing)
+        before = {path: v.raw_value for path, v in _variables(model) if path not in new}
+        if initializing:
+            # First values are saved before the call: what it writes is the result of a
+            # step, which initialization does not take.
+            self._write(model, before)
         out = call(model)
         if not initializing:
             self._write(model, before)
@@ -475,22 +476,39 @@ class ToLinen(linen_lift.Module):
         rngs = Rngs(keys.get("params", 0), **keys)
         return self.nnx_class(*self.args, **self.kwargs, rngs=rngs)
 
-    def _fill(self, model: Any, given: Mapping[str, Any]) -> None:
+    def _restart(self, model: Any) -> None:
+        """Starts the random streams of an object from keys of this call."""
         for _, node in iter_graph(model):
             if isinstance(node, ToNNX) and node.to_nnx__rngs is not None:
                 # It hands all of its streams on, whether they are drawn from or not.
                 for tag in filterfalse(self._has_key, list(node.to_nnx__rngs)):
                     delattr(node.to_nnx__rngs, tag)
-        for path, variable in _variables(model):
+        for _, variable in _variables(model):
             if isinstance(variable, RngCount):
                 variable.raw_value = jax.numpy.zeros_like(variable.raw_value)
             elif isinstance(variable, RngKey):
                 # Another key for each: layers have streams of their own of one name.
                 key, shape = self._key(variable.tag), variable.raw_value.shape
                 variable.raw_value = jax.random.split(key, shape) if shape else key
-            else:
-                found = _get(given, _place(path, variable))
+
+    def _fill(self, model: Any, given: Mapping[str, Any], partial: bool) -> set[Any]:
+        """Gives an object its values; returns the paths of those that are missing."""
+        new = set()
+        for path, variable in _variables(model):
+            if isinstance(variable, RngState):
+                continue
+            found = _get(given, _place(path, variable))
+            if found is not None:
                 variable.raw_value = linen_lift.unbox(found)
+            elif partial:
+                new.add(path)
+            else:
+                raise ValueError(
+                    f"The variables have nothing at "
+                    f"{path_text(_place(path, variable))!r}, where the object has a "
+                    "variable: make them with `init`."
+                )
+        return new
 
     def _has_key(self, tag: str) -> bool:
         return self.has_rng(tag) or self.has_rng("params")
@@ -507,7 +525,7 @@ class ToLinen(linen_lift.Module):
                 continue
             if isinstance(variable, RngState):
                 tag = variable.tag
-                if before and not self._has_key(tag):
+                if not self._has_key(tag):
                     raise ValueError(
                         f"The object draws from the random stream {tag!r} at "
                         f"{path_text(path)!r}, but none of this name was given: pass "
@@ -517,7 +535,10 @@ class ToLinen(linen_lift.Module):
             col, name, *rest = _place(path, variable)
             if path not in before and not self.is_mutable_collection(col):
                 continue  # Dropped, like `sow` into a collection that is not mutable.
-            if self.metadata_fn is not None:
+            stored = _get(self.variables, (col, name, *rest))
+            if isinstance(stored, linen_lift.AxisMetadata):
+                value = stored.replace_boxed(value)
+            elif path not in before and self.metadata_fn is not None:
                 value = self.metadata_fn(variable)
             if rest:
                 known = self.variables.get(col, {}).get(name, {})
@@ -567,11 +588,7 @@ def _place(path: tuple[Any, ...], variable: Any) -> tuple[str, ...]:
 
 
 def _get(tree: Any, path: tuple[str, ...]) -> Any:
+    """What is at a path; None if there is nothing."""
     for name in path:
-        if name not in tree:
-            raise ValueError(
-                f"The variables have nothing at {path_text(path)!r}, where the object "
-                "has a variable: make them with `init`."
-            )
-        tree = tree[name]
+        tree = tree.get(name) if isinstance(tree, Mapping) else None
     return tree
