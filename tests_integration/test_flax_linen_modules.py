@@ -56,6 +56,40 @@ def test_lifted_transforms():
     assert grads["params"]["bias"].tolist() == [4.0] * 3
 
 
+@pytest.mark.parametrize("method", [None, "run", "unbound"])
+def test_a_second_call_in_init_takes_no_step_either(method):
+    class Inner(flax.linen.Module):
+        shared: flax.linen.Module
+
+        @flax.linen.compact
+        def run(self, x):
+            x = flax.linen.BatchNorm(use_running_average=False)(x)
+            return self.shared(self.shared(x)) + self.is_initializing()
+
+        def __call__(self, x):
+            return self.run(x)
+
+    def twice(library, inner):
+        class Outer(library.Module):
+            @library.compact
+            def __call__(self, x):
+                module = inner(name="inner")
+                return module(module(x))
+
+        return Outer()
+
+    inner = Inner(flax.linen.BatchNorm(use_running_average=False))
+    method = Inner.run if method == "unbound" else method
+    ours = twice(nn, lambda name: nn.FlaxModule(inner, method, name=name))
+    theirs = twice(flax.linen, lambda name: Inner(inner.shared, name=name))
+    x = jnp.arange(8.0).reshape(4, 2)
+    here = ours.init_with_output(keys(), x)
+    there = theirs.init_with_output(keys(), x)
+    assert jax.tree.structure(here) == jax.tree.structure(there)
+    for a, b in zip(jax.tree.leaves(here), jax.tree.leaves(there), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
 BOXES = [flax.linen.Partitioned, flax.linen.LogicallyPartitioned]
 
 

@@ -8,6 +8,7 @@ streams start from keys drawn here.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from ..errors import is_flax_module
@@ -60,19 +61,32 @@ class FlaxModule(Module):
         variables = scope.variables()
         rngs = {name: scope.make_rng(name) for name in scope.rngs}
         mutable = _flax_filter(scope.mutable) or []  # with False, Flax gives no pair
-        kwargs["method"] = self.method
-        if self.is_initializing() and not variables:
-            out, written = inner.init_with_output(
-                rngs, *args, mutable=mutable, **kwargs
-            )
+        if self.is_initializing():
+            run = _initializing(inner, self.method, mutable)
         else:
-            out, written = inner.apply(
-                variables, *args, rngs=rngs, mutable=mutable, **kwargs
-            )
+            run = functools.partial(inner.apply, method=self.method, mutable=mutable)
+        out, written = run(variables, *args, rngs=rngs, **kwargs)
         for col, entries in written.items():
             for name, value in entries.items():
                 scope.put_variable(col, name, value)
         return out
+
+
+def _initializing(module: Any, method: Any, mutable: Any) -> Any:
+    """Like `module.apply`, for a module that is being initialized.
+
+    The `init` of a module knows no variables, but a second call of it has those of the
+    first one.
+    """
+    import flax.core
+
+    def run(scope: Any, *args: Any, **kwargs: Any) -> Any:
+        bound, name = module.clone(parent=scope), method or "__call__"
+        if isinstance(name, str):
+            return getattr(bound, name)(*args, **kwargs)
+        return getattr(name, "__func__", name)(bound, *args, **kwargs)
+
+    return flax.core.apply(run, mutable, flags={"initializing": True})
 
 
 def _flax_filter(mutable: CollectionFilter) -> Any:
