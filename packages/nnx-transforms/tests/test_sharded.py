@@ -124,6 +124,15 @@ def test_an_optimizer_made_for_a_placed_model_knows_where():
         assert len(optimizer.step.value.sharding.device_set) == 8
 
 
+def test_an_optimizer_waits_with_its_model_until_it_is_placed():
+    later = {"out_sharding": ("rows",), "eager_sharding": False}
+    with jax.set_mesh(mesh_of()):
+        model = nnx.Dict(w=nnx.Param(jnp.ones(8), **later))
+        optimizer = nnx.Optimizer(model, optax.adam(0.1))  # no axis has that name
+        nnx.shard(optimizer, rules={"rows": "model"})
+    assert spec_of(optimizer.opt_state[0].mu["w"]) == P("model") == spec_of(model.w)
+
+
 def test_abstract_objects_become_abstract_in_shards():
     model, optimizer = nnx.eval_shape(lambda: make(nnx.Rngs(0)))
     with jax.set_mesh(mesh_of()):

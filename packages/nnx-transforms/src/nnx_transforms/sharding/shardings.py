@@ -30,8 +30,8 @@ __all__ = [
 
 ANYWHERE = PartitionSpec.UNCONSTRAINED
 """In a spec, for an axis of a value that may be divided in any way."""
-PLACEMENT = ("out_sharding", "sharding", "sharding_rules", "mesh")
-"""The metadata that says together where a value is placed."""
+PLACEMENT = ("out_sharding", "sharding", "sharding_rules", "mesh", "eager_sharding")
+"""The metadata that says together where a value is placed, and whether at once."""
 
 
 @contextlib.contextmanager
