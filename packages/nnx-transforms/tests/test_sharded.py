@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, use_abstract_mesh
 from jax.sharding import PartitionSpec as P
 
 import nnx_transforms as nnx
@@ -25,8 +25,8 @@ def mesh_of(kinds=(AUTO, AUTO)):
     return jax.make_mesh((2, 4), ("data", "model"), axis_types=kinds)
 
 
-def make(rngs):
-    model = nnx.Linear(4, 8, rngs=rngs)
+def make(rngs, width=8):
+    model = nnx.Linear(4, width, rngs=rngs)
     return model, nnx.Optimizer(model, optax.adam(0.1))
 
 
@@ -470,6 +470,30 @@ def test_the_table_names_axes_shards_and_devices():
         "160 B in all",
         "48 B on cpu:0 to cpu:7, each",
     ]
+
+
+def test_a_model_can_be_laid_out_over_devices_that_are_not_there():
+    mesh = AbstractMesh((2, 64), ("data", "model"), axis_types=(AUTO, AUTO))
+    model, optimizer = nnx.eval_shape(lambda: make(nnx.Rngs(0), width=128))
+    with use_abstract_mesh(mesh):
+        nnx.shard(optimizer, KERNELS)
+    assert model.kernel.value.sharding == NamedSharding(mesh, P(None, "model"))
+    table = nnx.placement(model)
+    assert [" ".join(line.split()) for line in repr(table).splitlines()[1:]] == [
+        "bias Param float32[128] whole 128 512 B 512 B",
+        "kernel Param float32[4,128@model] [4,2] 128 2.0 KiB 32 B",
+        "2.5 KiB in all",
+    ]
+    assert table.bytes_on == {}
+
+
+def test_the_table_shows_what_eval_shape_knows_of_the_mesh_in_force():
+    def make_one():
+        return nnx.Dict(w=nnx.Param(jnp.ones((8, 3)), sharding=("model",)))
+
+    with jax.set_mesh(mesh_of()):
+        (row,) = nnx.placement(nnx.eval_shape(make_one))
+    assert row.shard_shape == (2, 3)
 
 
 def test_the_table_takes_whatever_variables_hold():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import NamedSharding, Sharding
+from jax.sharding import AbstractMesh, NamedSharding, Sharding
 
 from graphcore import is_variable, variables
 from graphcore.authors import key_path, path_text, raw_value_of
@@ -63,7 +63,9 @@ class Placement(tuple[Placed, ...]):
 
     @property
     def bytes_on(self) -> dict[jax.Device, int]:
-        """How many bytes each device holds.
+        """How many bytes each device holds, of what lies on known ones.
+
+        Over an abstract mesh, as `eval_shape` knows one, no devices are known.
 
         Example:
             >>> import nnx_transforms as nnx
@@ -73,7 +75,7 @@ class Placement(tuple[Placed, ...]):
         """
         held: dict[jax.Device, int] = {}
         for row in self:
-            for device in row.sharding.device_set if row.sharding else ():
+            for device in _devices(row.sharding):
                 held[device] = held.get(device, 0) + row.shard_nbytes
         return dict(sorted(held.items(), key=lambda item: item[0].id))
 
@@ -145,13 +147,19 @@ def _placed(path: tuple[Any, ...], kind: type[Any], value: Any) -> Placed:
     return Placed(where, kind, value.dtype, shape, sharding, shard_shape, whole, part)
 
 
+def _devices(sharding: Sharding | None) -> Iterable[jax.Device]:
+    # An abstract mesh says how many there are, and not which.
+    on_any = isinstance(getattr(sharding, "mesh", None), AbstractMesh)
+    return () if sharding is None or on_any else sharding.device_set
+
+
 def _cells(row: Placed) -> tuple[str, ...]:
     return (
         row.path,
         row.type.__name__,
         f"{row.dtype}{shape_text(row.shape, row.sharding)}",
         "whole" if row.shard_shape == row.shape else shape_text(row.shard_shape),
-        "none" if row.sharding is None else str(len(row.sharding.device_set)),
+        "none" if row.sharding is None else str(row.sharding.num_devices),
         amount(row.nbytes),
         amount(row.shard_nbytes),
     )

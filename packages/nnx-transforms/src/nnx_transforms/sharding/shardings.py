@@ -324,10 +324,14 @@ def check_fits(
 
 
 def mesh_in_force() -> Any:
-    """The mesh of `jax.set_mesh`; None if there is none."""
-    if jax.sharding.get_abstract_mesh().empty:
+    """The mesh of `jax.set_mesh`, or `use_abstract_mesh`; None if there is none."""
+    abstract = jax.sharding.get_abstract_mesh()
+    if abstract.empty:
         return None
-    return _on_the_mesh_in_force().sharding.mesh
+    try:
+        return _on_the_mesh_in_force().sharding.mesh
+    except RuntimeError:  # JAX: there are no devices
+        return abstract
 
 
 # JAX 0.8 has no public name for the mesh itself, but puts things on it.
