@@ -403,6 +403,18 @@ def test_returned_arguments_are_placed():
     with pytest.raises(ValueError, match="Inconsistent aliasing detected"):
         nnx.jit(lambda m: m, in_shardings=(whole,), out_shardings=split)(make())
 
+    # Also for what the function makes in such an argument.
+    def grow(m):
+        m.inner = nnx.Dict(w=nnx.Param(jnp.arange(8.0)), n=nnx.BatchStat(jnp.array(0)))
+        return m
+
+    for part in (lambda m: m, lambda m: m.inner, lambda m: [m.inner.w, m.inner.n]):
+        model = make()
+        of_out = placed if not isinstance(part(grow(make())), list) else [split, whole]
+        nnx.jit(lambda m, part=part: part(grow(m)), out_shardings=of_out)(model)
+        assert model.inner.w.value.sharding == split
+        assert model.inner.n.value.sharding == whole
+
 
 @pytest.mark.devices(8)
 def test_keyword_arguments_have_the_shardings_of_their_positions():

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, NoReturn, TypeAlias
 
 import jax
 
-from graphcore import RefMap, State, TraceContextError, VariableState, iter_graph
+from graphcore import (
+    RefMap,
+    State,
+    TraceContextError,
+    VariableState,
+    is_variable,
+    iter_graph,
+)
 from graphcore.authors import (
     OUTSIDE,
     UNSET,
@@ -396,43 +402,47 @@ class JitBody(Body):
         args, kwargs = self.fill(inside, args, kwargs)
         out = self.call(inside, args, kwargs)
         settings = self.structure.settings
-        if settings.out is not UNSET:
-            variables, placed = self._place_returned(out, inside)
-            settings = replace(settings, variables=variables)
-            keep = keep | placed
+        placed = self._shardings_of_returned(out)
+        if placed:
+            keep = keep | {
+                position
+                for position, x in enumerate(inside.variables)
+                if x in placed and settings.variables[position] in (None, UNSET)
+            }
         left = inside.leave(out, settings, keep)
+        for w in left.written if placed else ():
+            if w.setting in (None, UNSET):  # also of what was made in an argument
+                w.setting = placed.get(w.variable, w.setting)
         self.check_left(left)
         if how:
             self._constrain(how, [(w.variable, w.path) for w in left.written])
         return left
 
-    def _place_returned(
-        self, out: Any, inside: Inside
-    ) -> tuple[tuple[Any, ...], frozenset[int]]:
-        """Has arguments that are returned placed where the output is to be.
+    def _shardings_of_returned(self, out: Any) -> RefMap[Any, Any]:
+        """The shardings that are asked for of variables in the output.
+
+        Arguments that are returned, if only for that, are placed by them as well.
 
         Args:
             out: What the function returned.
-            inside: Its objects.
 
         Returns:
-            The sharding of each variable, and the variables that are returned, if only
-            for their sharding.
+            A sharding for each variable that has one.
         """
-        settings, placed = list(self.structure.settings.variables), set()
-        positions = RefMap((x, number) for number, x in enumerate(inside.variables))
+        placed: RefMap[Any, Any] = RefMap()
+        prefix = self.structure.settings.out
+        if prefix is UNSET:
+            return placed
         leaves = jax.tree.leaves(out, is_leaf=is_object)
         called = self.settings_called[1], "what the function returned"
-        per_leaf = settings_of_leaves(self.structure.settings.out, out, called)
+        per_leaf = settings_of_leaves(prefix, out, called)
         for x, setting in zip(leaves, per_leaf, strict=True):
             if setting is UNSET or not is_object(x):
                 continue
             for path, variable in iter_graph(x):
-                position = positions.get(variable)
-                if position is not None and settings[position] in (None, UNSET):
-                    settings[position] = setting_of(setting, path, variable)
-                    placed.add(position)
-        return tuple(settings), frozenset(placed)
+                if is_variable(variable) and placed.get(variable) is None:
+                    placed[variable] = setting_of(setting, path, variable)
+        return placed
 
     def _constrain(self, how: Any, variables: list[tuple[Any, Path]]) -> None:
         if not callable(how):
