@@ -66,7 +66,8 @@ def shard(
             mesh in force, or to a `jax.sharding.Sharding`; the first match counts.
             None stands for what the variable's own metadata says. Without any, a
             variable lies whole on each device. The state of an `Optimizer` lies where
-            its parameters do, whatever the filters say.
+            its parameters do, whatever the filters say; what it keeps of a parameter
+            in another shape, as `optax.adafactor`, lies whole.
         rules: From logical axis names, in the shardings here or in the metadata, to
             the mesh axes that stand for them: a name, a tuple of names, or None. They
             are noted, too; the logical names stay.
@@ -98,10 +99,15 @@ def shard(
             paths[x] = path_text(path)
             noted[x] = _with_setting(x, given.map_prefix(path, x), rules)
     for optimizer in [x for _, x in iter_graph(node) if isinstance(x, Optimizer)]:
+        # A spec is for the shape of a parameter: what has another one lies whole.
+        whole = {"sharding": PartitionSpec()}
+        places = RefMap((x, whole) for x, _ in optimizer.mirrors(any_shape=True))
         for slot, parameter in optimizer.mirrors():
             if is_variable(parameter):
-                own = {k: v for k, v in noted[slot].items() if k not in PLACEMENT}
-                noted[slot] = own | slot_placement(noted[parameter])
+                places[slot] = slot_placement(noted[parameter])
+        for slot, place in places.items():
+            own = {k: v for k, v in noted[slot].items() if k not in PLACEMENT}
+            noted[slot] = own | place
     mesh = None if _is_inside() else mesh_in_force()
     write_raw(
         [(x, _placed(x, metadata, mesh, paths[x])) for x, metadata in noted.items()]

@@ -223,8 +223,14 @@ class Optimizer(Object, Generic[M]):
         """The filter that selects what is updated."""
         return self._rule.wrt
 
-    def mirrors(self) -> Iterator[tuple[OptState[Any], Any]]:
+    def mirrors(
+        self, *, any_shape: bool = False
+    ) -> Iterator[tuple[OptState[Any], Any]]:
         """Pairs the leaves of the state that stand beside a parameter with it.
+
+        Args:
+            any_shape: Whether also those of another shape than the parameter, as the
+                sums over rows that `optax.adafactor` keeps.
 
         Yields:
             An `OptState` and the variable of the model that it belongs to, which has
@@ -238,7 +244,7 @@ class Optimizer(Object, Generic[M]):
             [True, True]
         """
         selected = variables(self.model, self.wrt).flat_state()
-        pairs = _beside(self.opt_state, selected)
+        pairs = _beside(self.opt_state, selected, any_shape)
         return ((slot, parameter) for slot, parameter in pairs if parameter is not None)
 
     @property
@@ -510,11 +516,13 @@ def _by_path(tree: Any) -> dict[Path, Any]:
     return {key_path(path): leaf for path, leaf in leaves}
 
 
-def _beside(state: Any, selected: FlatState[Any]) -> Iterator[tuple[Any, Any]]:
+def _beside(
+    state: Any, selected: FlatState[Any], any_shape: bool = False
+) -> Iterator[tuple[Any, Any]]:
     """Pairs the leaves of a state with the parameters that they stand beside, or None.
 
     The state mirrors the parameters, so the path of such a leaf ends in the path of its
-    parameter, or of an array in it, and the shapes agree.
+    parameter, or of an array in it, and the shapes agree, if they are to.
     """
     parameters = {
         (*path, *key_path(below)): (x, np.shape(array))
@@ -525,7 +533,7 @@ def _beside(state: Any, selected: FlatState[Any]) -> Iterator[tuple[Any, Any]]:
         ends = (keys[start:] for start in range(len(keys)))
         found = (parameters[end] for end in ends if end in parameters)
         shape = np.shape(raw_value_of(leaf))
-        yield leaf, next((x for x, of in found if of == shape), None)
+        yield leaf, next((x for x, of in found if any_shape or of == shape), None)
 
 
 def slot_placement(metadata: Mapping[str, Any]) -> dict[str, Any]:
