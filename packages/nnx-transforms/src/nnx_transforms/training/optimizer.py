@@ -230,7 +230,7 @@ class Optimizer(Object, Generic[M]):
 
         Args:
             any_shape: Whether also those of another shape than the parameter, as the
-                sums over rows that `optax.adafactor` keeps.
+                sums over rows that `optax.adafactor` keeps; it may be several.
 
         Yields:
             An `OptState` and the variable of the model that it belongs to, which has
@@ -522,7 +522,8 @@ def _beside(
     """Pairs the leaves of a state with the parameters that they stand beside, or None.
 
     The state mirrors the parameters, so the path of such a leaf ends in the path of its
-    parameter, or of an array in it, and the shapes agree, if they are to.
+    parameter, or of an array in it, and the shapes agree. Of any shape, there may be
+    several beside one parameter, so the path may go on.
     """
     parameters = {
         (*path, *key_path(below)): (x, np.shape(array))
@@ -530,8 +531,9 @@ def _beside(
         for below, array in jax.tree_util.tree_leaves_with_path(parameters_of(x))
     }
     for keys, leaf in _by_path(state).items():
-        ends = (keys[start:] for start in range(len(keys)))
-        found = (parameters[end] for end in ends if end in parameters)
+        stops = range(len(keys), 0, -1) if any_shape else [len(keys)]
+        parts = (keys[i:stop] for stop in stops for i in range(stop))
+        found = (parameters[part] for part in parts if part in parameters)
         shape = np.shape(raw_value_of(leaf))
         yield leaf, next((x for x, of in found if any_shape or of == shape), None)
 
