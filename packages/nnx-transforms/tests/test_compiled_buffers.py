@@ -405,7 +405,7 @@ def test_returned_arguments_are_placed():
 
     # Also for what the function makes in such an argument.
     def grow(m):
-        m.inner = nnx.Dict(w=nnx.Param(jnp.arange(8.0)), n=nnx.BatchStat(jnp.array(0)))
+        m.inner = make()
         return m
 
     for part in (lambda m: m, lambda m: m.inner, lambda m: [m.inner.w, m.inner.n]):
@@ -414,6 +414,16 @@ def test_returned_arguments_are_placed():
         nnx.jit(lambda m, part=part: part(grow(m)), out_shardings=of_out)(model)
         assert model.inner.w.value.sharding == split
         assert model.inner.n.value.sharding == whole
+
+    # And for arrays without a variable.
+    node = nnx.Dict(old=jnp.ones(8), read=jnp.ones(8))
+
+    def write(node):
+        node.old, node.new = node.old + 1, jnp.ones(8)
+        return node
+
+    nnx.jit(write, out_shardings=split)(node)
+    assert {x.sharding for x in (node.old, node.new, node.read)} == {split}
 
 
 @pytest.mark.devices(8)

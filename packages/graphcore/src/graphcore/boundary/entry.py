@@ -43,7 +43,6 @@ from graphcore.boundary.settings import (
     plain_settings,
     prefix_key,
     prefix_leaves,
-    setting_of,
     settings_of_leaves,
     settings_within,
 )
@@ -51,7 +50,7 @@ from graphcore.cache.plans import Plan, check_writes
 from graphcore.content import static_key
 from graphcore.divided import Divided
 from graphcore.graphdef.joint import Joint, joint_of
-from graphcore.prefixes import AliasCheck
+from graphcore.prefixes import AliasCheck, setting_of
 from graphcore.state.foreign_states import given_state
 from graphcore.state.state import State
 from graphcore.trails import Path

@@ -14,13 +14,13 @@ from graphcore._jax import OUTSIDE, current_trace
 from graphcore.boundary.change import Change, Left, Written, publish, same_value
 from graphcore.boundary.leaks import check_leaks
 from graphcore.boundary.places import OF_A_LEAF, Places, take_objects
-from graphcore.boundary.settings import UNSET, Settings, setting_of, settings_of_leaves
+from graphcore.boundary.settings import UNSET, Settings, settings_of_leaves
 from graphcore.cache.plans import different_trace
 from graphcore.divided import joined, may_be_divided
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef
 from graphcore.graphdef.joint import Joint, joint_of
 from graphcore.graphdef.walk import Visit, walk
-from graphcore.prefixes import AliasCheck
+from graphcore.prefixes import AliasCheck, setting_of
 from graphcore.rebuilt import belongs
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of

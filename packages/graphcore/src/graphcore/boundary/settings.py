@@ -15,12 +15,15 @@ import jax
 
 from graphcore.boundary.places import is_object
 from graphcore.divided import Divided, is_filtered
+from graphcore.nodes.traversal import places
 from graphcore.prefixes import (
     PrefixMapping,
     broadcast_prefix,
     described,
     setting_of,
 )
+from graphcore.refmap import RefMap
+from graphcore.variables.impl import is_variable
 
 __all__ = [
     "UNSET",
@@ -28,8 +31,8 @@ __all__ = [
     "map_settings",
     "plain_settings",
     "prefix_leaves",
-    "setting_of",
     "settings_of_leaves",
+    "settings_of_variables",
     "settings_within",
 ]
 
@@ -149,6 +152,40 @@ def settings_of_leaves(
         tree_is_leaf=is_object,
         called=called,
     )
+
+
+def settings_of_variables(
+    prefix: Any, tree: Any, called: tuple[str, str] = ("The prefix", "the tree")
+) -> RefMap[Any, Any]:
+    """The setting of each variable in a pytree, and of each array in an object.
+
+    Args:
+        prefix: A tree prefix of the pytree.
+        tree: The pytree.
+        called: What the two are called, for messages.
+
+    Returns:
+        The first setting that is not None; nothing for those that have `UNSET`.
+
+    Raises:
+        ValueError: If the one is no prefix of the other.
+
+    Example:
+        >>> import graphcore as gc
+        >>> from graphcore.authors import settings_of_variables
+        >>> shared = gc.Param(1)
+        >>> settings_of_variables((None, 0), (gc.Dict(a=shared), [shared, 2]))[shared]
+        0
+    """
+    found: RefMap[Any, Any] = RefMap()
+    leaves = jax.tree.leaves(tree, is_leaf=is_object)
+    per_leaf = settings_of_leaves(prefix, tree, called)
+    for x, setting in zip(leaves, per_leaf, strict=True):
+        if setting is not UNSET and is_object(x):
+            for path, _, variable in places(x):
+                if is_variable(variable) and found.get(variable) is None:
+                    found[variable] = setting_of(setting, path, variable)
+    return found
 
 
 def prefix_key(prefix: Any) -> Any:

@@ -8,14 +8,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import jax
 
-from graphcore import (
-    RefMap,
-    State,
-    TraceContextError,
-    VariableState,
-    is_variable,
-    iter_graph,
-)
+from graphcore import RefMap, State, TraceContextError, VariableState
 from graphcore.authors import (
     OUTSIDE,
     UNSET,
@@ -26,14 +19,12 @@ from graphcore.authors import (
     Left,
     current_trace,
     is_mapping,
-    is_object,
     map_settings,
     path_text,
     plain_settings,
     prefix_leaves,
     raw_value_of,
-    setting_of,
-    settings_of_leaves,
+    settings_of_variables,
     settings_within,
     variable_impl,
     write_raw,
@@ -402,8 +393,11 @@ class JitBody(Body):
         args, kwargs = self.fill(inside, args, kwargs)
         out = self.call(inside, args, kwargs)
         settings = self.structure.settings
-        placed = self._shardings_of_returned(out)
-        if placed:
+        placed: RefMap[Any, Any] = RefMap()
+        if settings.out is not UNSET:
+            called = self.settings_called[1], "what the function returned"
+            placed = settings_of_variables(settings.out, out, called)
+            # Arguments that are returned leave, if only to be placed there.
             keep = keep | {
                 position
                 for position, x in enumerate(inside.variables)
@@ -417,32 +411,6 @@ class JitBody(Body):
         if how:
             self._constrain(how, [(w.variable, w.path) for w in left.written])
         return left
-
-    def _shardings_of_returned(self, out: Any) -> RefMap[Any, Any]:
-        """The shardings that are asked for of variables in the output.
-
-        Arguments that are returned, if only for that, are placed by them as well.
-
-        Args:
-            out: What the function returned.
-
-        Returns:
-            A sharding for each variable that has one.
-        """
-        placed: RefMap[Any, Any] = RefMap()
-        prefix = self.structure.settings.out
-        if prefix is UNSET:
-            return placed
-        leaves = jax.tree.leaves(out, is_leaf=is_object)
-        called = self.settings_called[1], "what the function returned"
-        per_leaf = settings_of_leaves(prefix, out, called)
-        for x, setting in zip(leaves, per_leaf, strict=True):
-            if setting is UNSET or not is_object(x):
-                continue
-            for path, variable in iter_graph(x):
-                if is_variable(variable) and placed.get(variable) is None:
-                    placed[variable] = setting_of(setting, path, variable)
-        return placed
 
     def _constrain(self, how: Any, variables: list[tuple[Any, Path]]) -> None:
         if not callable(how):
