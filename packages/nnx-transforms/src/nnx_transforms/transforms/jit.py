@@ -401,8 +401,8 @@ def jit(
     Args:
         fun: The function. Left out, `jit` returns a decorator.
         in_shardings: As for `jax.jit`; a `StateSharding` may stand for an object.
-        out_shardings: Likewise. An object that was an argument keeps the sharding of
-            `in_shardings`.
+        out_shardings: Likewise. An object that was an argument keeps the sharding that
+            `in_shardings` gave it; to ask for another one is an error.
         static_argnums: As for `jax.jit`.
         static_argnames: As for `jax.jit`.
         donate_argnums: As for `jax.jit`; of an object all variables are donated but a
