@@ -70,7 +70,7 @@ def setting_of(prefix: Any, path: Path, variable: Any) -> Any:
 
     Example:
         >>> import graphcore as gc
-        >>> from graphcore.authors import setting_of
+        >>> from graphcore.prefixes import setting_of
         >>> setting_of(0, ('w',), gc.Param(1))
         0
     """
