@@ -122,6 +122,27 @@ def test_static_values_that_hold_one_object_hold_one_inside():
     assert m.config == Config(2)
 
 
+class Counted(types.SimpleNamespace):
+    copies = 0
+
+    def __deepcopy__(self, memo):
+        Counted.copies += 1
+        return Counted(**vars(self))
+
+
+def test_a_value_that_many_nodes_hold_is_copied_as_often_as_one():
+    def copies(count):
+        config = Counted(n=0)
+        model = gc.List([gc.Dict(config=config, n=i) for i in range(count)])
+        Counted.copies = 0
+        definition, state = gc.split(model)
+        called(lambda model: model.append(gc.Dict()), model)
+        assert len({id(node.config) for node in gc.merge(definition, state)}) == 1
+        return Counted.copies
+
+    assert copies(20) == copies(1) > 0
+
+
 def test_a_value_that_was_changed_since_is_that_of_its_own_model(twins):
     first, second = twins
     first.config.n = 5

@@ -265,8 +265,11 @@ class Layout:
         if not self.changeable:
             return self.statics
         values = [*self.statics]
+        made: dict[int, Any] = {}
         for number, attribute in self.changeable:
-            values[number] = attribute.as_made(memo)
+            if id(attribute) not in made:
+                made[id(attribute)] = attribute.as_made(memo)
+            values[number] = made[id(attribute)]
         return values
 
     def path(self, thing: int) -> Path:

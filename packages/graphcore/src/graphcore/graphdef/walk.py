@@ -77,6 +77,7 @@ class Visit:
             read: what another thread or a signal handler writes during a walk differs.
         mark: What `metadata_epoch.mark` was at the start.
         mutable_statics: Static values that might change in place.
+        changeable: The attributes that hold such a value, by its id and their keys.
         strangers: Static values of types that are not built in: the type of the value
             can change, or become that of a node or variable.
         refs: The indices of all graph nodes and variables that are known.
@@ -92,6 +93,7 @@ class Visit:
     contents: list[Any] | None = None
     mark: object = field(default_factory=lambda: metadata_epoch.mark)
     mutable_statics: list[Any] = field(default_factory=list)
+    changeable: dict[Any, StaticAttribute] = field(default_factory=dict)
     strangers: list[Any] = field(default_factory=list)
     refs: RefMap[Any, int] = field(default_factory=RefMap)
     open_pytrees: set[Any] = field(default_factory=set)
@@ -307,6 +309,12 @@ def _visit_variable(
 def _static(key: Any, value: Any, visit: Visit) -> StaticAttribute:
     if is_stranger(value):
         visit.strangers.append(value)
-    if not is_immutable(value):
+    if is_immutable(value):
+        return StaticAttribute(key, value)
+    # A configuration stands in many modules, and takes time to be copied and compared.
+    known = visit.changeable.get((id(value), type(key), key))
+    if known is None:
         visit.mutable_statics.append(value)
-    return StaticAttribute(key, value)
+        known = StaticAttribute(key, value)
+        visit.changeable[id(value), type(key), key] = known
+    return known
