@@ -167,6 +167,10 @@ def test_a_change_within_the_structure_of_a_pytree_is_seen():
     (found,) = gc.diff(before, definitions[2])
     assert found.path == ("tree",) and found.kind == "metadata"
     assert gc.merge(before, state).tree.config == Config(0)
+    alone = gc.graphdef(node.tree)
+    node.tree.config.n = 5
+    mapped = alone.with_index_mapping(gc.HashableMapping({}))
+    assert mapped.with_index_mapping(None) == alone != gc.graphdef(node.tree)
     assert pickle.loads(pickle.dumps(before)) == before
 
 

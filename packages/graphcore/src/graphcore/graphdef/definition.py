@@ -115,7 +115,10 @@ class GraphDef(Generic[A]):
             >>> mapped.with_index_mapping(None) == graphdef
             True
         """
-        return replace(self, index_mapping=index_mapping)  # type: ignore[type-var]
+        made = replace(self, index_mapping=index_mapping)  # type: ignore[type-var]
+        if isinstance(self, NodeDef):  # What the metadata were, not what they are now.
+            object.__setattr__(made, "changeable", self.changeable)
+        return made
 
     __repr__ = text
 
