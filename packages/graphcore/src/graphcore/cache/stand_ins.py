@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from graphcore.content import is_immutable, static_key
 from graphcore.content_key import same_content, snapshot
 from graphcore.divided import Frame, divide
 from graphcore.nodes.registry import (
@@ -44,11 +45,13 @@ class Recorded:
         metadata: What else there is to it.
     """
 
-    __slots__ = ("impl", "kind", "metadata", "pairs")
+    __slots__ = ("_kept", "_key", "impl", "kind", "pairs")
 
     def __init__(self, node: Any, impl: NodeImpl, pairs: Pairs, metadata: Any) -> None:
         self.kind, self.impl = type(node), impl
-        self.metadata = snapshot(metadata)
+        fixed = is_immutable(metadata)
+        self._key = static_key(metadata) if fixed else None
+        self._kept = None if fixed else snapshot(metadata)
         self.pairs = [(key, child) for key, child in pairs]
 
     def __eq__(self, other: object) -> bool:
@@ -57,7 +60,7 @@ class Recorded:
         pairs, metadata = self.impl.flatten(other)
         return (
             len(pairs) == len(self.pairs)
-            and same_content(self.metadata, metadata)
+            and self._has(metadata)
             and all(
                 key == due and _stands_for(recorded, child)
                 for (key, child), (due, recorded) in zip(pairs, self.pairs, strict=True)
@@ -65,6 +68,11 @@ class Recorded:
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+    def _has(self, metadata: Any) -> bool:
+        if self._key is None:
+            return same_content(self._kept, metadata)
+        return bool(self._key == static_key(metadata))
 
 
 class RecordedTree:
