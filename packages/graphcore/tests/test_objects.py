@@ -240,6 +240,14 @@ def test_dict_behaves_like_a_mapping_with_attributes():
 # List
 
 
+def test_an_attribute_may_be_called_cls():
+    class Model(gc.Object):
+        def __init__(self, cls):
+            self.cls = gc.Param(cls)
+
+    assert gc.Dict(cls=1).cls == 1 and Model(cls=2).cls.value == 2
+
+
 def test_list_behaves_like_a_sequence():
     items = gc.List([1, 2, 3])
     items.append(4)

@@ -103,7 +103,7 @@ def apply(
 
     @functools.wraps(fn)
     def wrapper(
-        variables: Mapping[str, Any], *args: Any, rngs: Any = None, **kwargs: Any
+        variables: Mapping[str, Any], /, *args: Any, rngs: Any = None, **kwargs: Any
     ) -> Any:
         with bind(variables, rngs, mutable, flags).temporary() as root:
             out = fn(root, *args, **kwargs)
@@ -139,7 +139,7 @@ def init(
     applied = apply(fn, mutable, {**(flags or {}), "initializing": True})
 
     @functools.wraps(fn)
-    def wrapper(rngs: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(rngs: Any, /, *args: Any, **kwargs: Any) -> Any:
         out = applied({}, *args, rngs=rngs, **kwargs)
         return (out, {}) if mutable is False else out
 
@@ -174,7 +174,7 @@ def lazy_init(*_args: Any, **_options: Any) -> Callable[..., dict[str, Any]]:
     initialize = init(*_args, **_options)
 
     @functools.wraps(initialize)
-    def wrapper(rngs: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(rngs: Any, /, *args: Any, **kwargs: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
             return initialize(rngs, *args, **kwargs)[1]
 

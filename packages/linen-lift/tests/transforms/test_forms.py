@@ -42,6 +42,27 @@ def test_classes_and_partials(prefix):
     assert partial().features == 3 and not partial().use_bias
 
 
+@pytest.mark.parametrize("name", ["module", "scope", "variables", "call", "fn", "args"])
+@pytest.mark.parametrize("prefix", ["Vmap", "Checkpoint", "Jit", "Fold_rngs", ""])
+def test_arguments_of_a_method_have_any_name(prefix, name):
+    class Sum(nn.Module):
+        @nn.compact
+        def __call__(self, x, **named):
+            return nn.Dense(1)(x) * named[name]
+
+    class Outer(nn.Module):
+        @nn.compact
+        def __call__(self, **named):
+            return PREFIXES[prefix](Sum)()(X, **named)
+
+    given = {name: 3 * jnp.ones((2, 1))}
+    out, variables = Outer().init_with_output(KEY, **given)
+    (layer,) = variables["params"].values()
+    np.testing.assert_allclose(out, 3 * nn.Dense(1).apply({"params": layer["Dense_0"]}, X))
+    again = nn.init(lambda m, **named: m(**named), Outer())(KEY, **given)
+    assert jax.tree.all(jax.tree.map(np.array_equal, again, variables))
+
+
 class Method(nn.Module):
     transform: Any = None
 

@@ -231,7 +231,7 @@ class List(Object, MutableSequence[T]):
     _items: list[T]
     _has_only_attributes = False
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+    def __new__(cls, /, *args: Any, **kwargs: Any) -> Self:
         node = super().__new__(cls)
         object.__setattr__(node, "_items", [])
         return node

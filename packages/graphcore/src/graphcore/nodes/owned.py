@@ -72,7 +72,7 @@ class OwnedNode(_Replaceable):
         if "__eq__" in vars(cls):  # else `dataclass` would take it for the class's own
             by_identity_too(cls, OwnedNode)
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+    def __new__(cls, /, *args: Any, **kwargs: Any) -> Self:
         node = object.__new__(cls)
         _set_plans(node, None)
         _set_trace(node, running_trace())

@@ -80,7 +80,7 @@ def _initializing(module: Any, method: Any, mutable: Any) -> Any:
     """
     import flax.core
 
-    def run(scope: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(scope: Any, /, *args: Any, **kwargs: Any) -> Any:
         bound, name = module.clone(parent=scope), method or "__call__"
         if isinstance(name, str):
             return getattr(bound, name)(*args, **kwargs)

@@ -67,7 +67,7 @@ def vmap(
     rng_axes = tuple(0 if split else None for split in splits.flags)
     arg_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
-    def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
+    def inner(call: Boundary, /, *args: Any, **kwargs: Any) -> Any:
         variable_groups = mapped.checked_cut(call.variables, call)
         size = axis_size
         if size is None and any(splits.flags):

@@ -65,7 +65,7 @@ def checkpoint(
         )
     mark = static_marker(fn, static_argnums, static_argnames)
 
-    def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
+    def inner(call: Boundary, /, *args: Any, **kwargs: Any) -> Any:
         # What is static need not be hashable: JAX does not see it.
         leaves, treedef = jax.tree.flatten(mark(args, kwargs))
 
@@ -230,11 +230,11 @@ def jit(
 
     run = packed(inner, (variables,), (variables,), (rngs,), name="jit")
 
-    def plain(scope: Any, _: Any, *args: Any, **kwargs: Any) -> Any:
+    def plain(scope: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
         return fn(scope, *args, **kwargs)
 
     @functools.wraps(fn)
-    def wrapper(scope: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(scope: Any, /, *args: Any, **kwargs: Any) -> Any:
         return run(scope, plain, (), (), args, kwargs)
 
     # One compiled function can serve many: `run(scope, body, config, extra, args,
@@ -264,7 +264,7 @@ def named_call(fn: Callable[..., Any], name: str | None = None) -> Callable[...,
     label = name or str(getattr(fn, "__name__", "unnamed"))
 
     @functools.wraps(fn)
-    def wrapper(scope: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(scope: Any, /, *args: Any, **kwargs: Any) -> Any:
         with jax.named_scope(label):
             return fn(scope, *args, **kwargs)
 

@@ -427,7 +427,7 @@ def pack(
         (4, {'state': {'n': 4}})
     """
 
-    def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
+    def inner(call: Boundary, /, *args: Any, **kwargs: Any) -> Any:
         return fn(call, call.collect, call.variables, call.streams, *args, **kwargs)
 
     return packed(
@@ -450,7 +450,7 @@ def packed(
 ) -> Callable[..., Any]:
     """`pack` for a function `(call, *args)` that gets all of it as one `Boundary`."""
 
-    def wrapper(scope: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(scope: Any, /, *args: Any, **kwargs: Any) -> Any:
         if kwargs and not enable_kwargs:
             raise TypeError(
                 f"Lifted {name} takes no keyword arguments; found "

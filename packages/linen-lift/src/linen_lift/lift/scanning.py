@@ -236,7 +236,7 @@ def scan(
     loop_over = packed(inner, *groups, "scan")
 
     @functools.wraps(fn)
-    def wrapper(scope: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(scope: Any, /, *args: Any, **kwargs: Any) -> Any:
         if not kwargs:
             return loop_over(scope, *args)
         # A loop has no keyword arguments; they take their positions.

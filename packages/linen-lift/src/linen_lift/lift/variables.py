@@ -63,7 +63,7 @@ def map_variables(
         left = False, filters.subtract_filters(variables, mapped_collections)
         closed = filters.subtract_filters(True, mapped_collections)
 
-    def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
+    def inner(call: Boundary, /, *args: Any, **kwargs: Any) -> Any:
         stored, others = call.variables
 
         def out(views: Any) -> Any:
@@ -147,7 +147,7 @@ def fold_rngs(
         True
     """
 
-    def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
+    def inner(call: Boundary, /, *args: Any, **kwargs: Any) -> Any:
         offsets = path_offsets(call.roots)
         return call.run(fn, call.variables, call.streams, args, kwargs, offsets)
 
@@ -193,7 +193,7 @@ def add_metadata_axis(
     """
     stacked = axes.VariableAxes(variable_axes, metadata_params)
 
-    def inner(call: Boundary, *args: Any, **kwargs: Any) -> Any:
+    def inner(call: Boundary, /, *args: Any, **kwargs: Any) -> Any:
         *cut, others = call.variables
         groups = (*stacked.cut(cut), others)
         out, left = call.run(fn, groups, call.streams, args, kwargs)

@@ -98,7 +98,7 @@ def init(*_args: Any, **_options: Any) -> Callable[..., Any]:
     """
     make = init_with_output(*_args, **_options)
 
-    def wrapper(rngs: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(rngs: Any, /, *args: Any, **kwargs: Any) -> Any:
         return make(rngs, *args, **kwargs)[1]
 
     return wrapper

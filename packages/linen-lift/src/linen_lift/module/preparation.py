@@ -36,7 +36,7 @@ def method_of(module: ModuleBase, method: Any) -> Callable[..., Any]:
         name = method
 
         # Perhaps setup makes it: a submodule, for example.
-        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(module: Any, /, *args: Any, **kwargs: Any) -> Any:
             target = getattr(module, name, None)
             if not callable(target):
                 raise errors.ApplyModuleInvalidMethodError(cls.__name__, name)
@@ -97,7 +97,7 @@ def pure(
         flags["capture_intermediates"] = _call_only if capture is True else capture
         mutable = union_filters(mutable, "intermediates")
 
-    def run(scope: Scope, *args: Any, **kwargs: Any) -> Any:
+    def run(scope: Scope, /, *args: Any, **kwargs: Any) -> Any:
         # A call from inside of another module's method starts a tree of its own.
         with context.having(modules=[]):
             bound = module.clone(parent=scope, _deep_clone=_in_use(module))

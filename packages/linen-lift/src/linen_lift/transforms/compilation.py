@@ -100,7 +100,7 @@ def _compile(fn: Callable[..., Any], **options: Any) -> Runner:
         config = (description, context.named_call, context.interceptors)
         places = list(arrays)
 
-        def call(scopes: Any, extra: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(scopes: Any, extra: Any, /, *args: Any, **kwargs: Any) -> Any:
             held = dict(zip(places, extra, strict=True))
             return call_inside(body, *frame.rebuild(scopes, args, kwargs, held))
 

@@ -241,7 +241,7 @@ def make_core(fn: Callable[..., Any], frame: Frame) -> Callable[..., Any]:
     """
 
     @functools.wraps(fn)
-    def core(scopes: Any, *args: Any, **kwargs: Any) -> Any:
+    def core(scopes: Any, /, *args: Any, **kwargs: Any) -> Any:
         return call_inside(fn, *frame.rebuild(scopes, args, kwargs))
 
     return core
