@@ -248,6 +248,29 @@ def test_an_attribute_may_be_called_cls():
     assert gc.Dict(cls=1).cls == 1 and Model(cls=2).cls.value == 2
 
 
+@pytest.mark.parametrize("base", [gc.Object, gc.Dict, gc.List])
+def test_names_with_one_underscore_are_the_users(base):
+    own = [n for n in dir(base) if n.startswith("_") and "__" not in n]
+    assert own in ([], ["_abc_impl"])  # which is Python's
+
+    class Tree(base):
+        def _set_key(self, key):
+            self._trace = gc.Variable(key)
+
+        def _init_node(self, depth):
+            self._containers = self._items = depth
+
+        _clear_node = _flatten_node = _check_writable = None
+
+    tree = Tree()
+    tree._set_key(1)
+    tree._init_node(2)
+    copy = gc.clone(tree)
+    gc.update(copy, gc.State({"_trace": 5}))
+    assert (copy._trace.value, copy._containers, copy._items) == (5, 2, 2)
+    assert tree._trace.value == 1
+
+
 def test_list_behaves_like_a_sequence():
     items = gc.List([1, 2, 3])
     items.append(4)

@@ -487,7 +487,7 @@ def test_what_claims_to_equal_everything_is_no_variable(kind):
     assert len(gc.state(node)) == 1
     storage = vars(inner) if kind is gc.Dict else inner
     if kind is gc.List:
-        storage = inner._items
+        storage = inner._node__items
     for stranger in (mock.ANY, jnp.zeros(2)):
         storage[key] = stranger
         if stranger is mock.ANY:
@@ -785,7 +785,7 @@ def test_a_plan_that_failed_for_a_container_holds_for_others_of_its_structure():
     def replace(**more):
         arrays.append(weakref.ref(node.p["w"]))
         made = {"w": jnp.ones(2), "l": [jnp.ones(2)], "name": "a", **more}
-        node._container_of("p")["p"] = made  # as jit does: not through the node
+        node._node__container_of("p")["p"] = made  # as jit does: not through the node
 
     replace()
     second = plan_of(node)
@@ -815,10 +815,10 @@ def test_a_plan_holds_for_other_containers_of_many_arrays_of_the_same_structure(
     node = gc.Dict(p=made())
     first = plan_of(node)
     for _ in range(2):
-        node._container_of("p")["p"] = made()  # as jit does: not through the node
+        node._node__container_of("p")["p"] = made()  # as jit does: not through the node
         assert plan_of(node) is first
     for other in (made(10), made(name="b"), made(more=jnp.ones(2)), made(l=[1.0] * 9)):
-        node._container_of("p")["p"] = other
+        node._node__container_of("p")["p"] = other
         assert plan_of(node) is not first
         assert plan_of(node).definition == fresh(node)[0]
         first = plan_of(node)

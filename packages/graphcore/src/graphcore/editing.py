@@ -71,7 +71,7 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
         for number, _, below in plan.layout.bare:
             owner = _node_at(node, plan.layout.paths[number][: -len(below)])
             if number in given.values and isinstance(owner, OwnedNode):
-                owner._check_writable()
+                owner._node__check_writable()
     if not given.metadata and not given.others:
         set_values(written, [*given.values.values()], plan.layout.impl)
         return

@@ -184,7 +184,7 @@ def restorer(node: Any, impl: GraphNodeImpl) -> Callable[[], None]:
 
         def restore_containers() -> None:
             if isinstance(node, OwnedNode):
-                node._structure_changed()
+                node._node__structure_changed()
             for container, content in zip(containers, contents, strict=True):
                 container.clear()
                 if isinstance(container, dict):

@@ -556,3 +556,26 @@ def test_fields_may_name_classes_that_are_defined_further_down():
     out, variables = block.init_with_output(KEY, X)
     assert out.shape == (2, 3) and block.name == "block"
     assert list(variables["params"]) == ["inner"]
+
+
+@pytest.mark.parametrize("name", ["_state", "_bound", "_run_setup", "_init_names"])
+def test_names_with_one_underscore_are_the_users(name):
+    assert not [n for n in dir(nn.Module) if n.startswith("_") and "__" not in n]
+
+    class Attribute(nn.Module):
+        def setup(self):
+            setattr(self, name, nn.Dense(2))
+
+        def __call__(self, x):
+            return getattr(self, name)(x)
+
+    class Method(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return getattr(self, name)(x)
+
+    setattr(Method, name, lambda self, x: nn.Dense(2, name=name)(x))
+    for model in (Attribute(), Method(), nn.jit(Attribute)()):
+        out, variables = model.init_with_output(KEY, X)
+        assert [*variables["params"]] == [name]
+        assert jnp.array_equal(model.apply(variables, X), out)

@@ -58,7 +58,9 @@ def test_arguments_of_a_method_have_any_name(prefix, name):
     given = {name: 3 * jnp.ones((2, 1))}
     out, variables = Outer().init_with_output(KEY, **given)
     (layer,) = variables["params"].values()
-    np.testing.assert_allclose(out, 3 * nn.Dense(1).apply({"params": layer["Dense_0"]}, X))
+    np.testing.assert_allclose(
+        out, 3 * nn.Dense(1).apply({"params": layer["Dense_0"]}, X)
+    )
     again = nn.init(lambda m, **named: m(**named), Outer())(KEY, **given)
     assert jax.tree.all(jax.tree.map(np.array_equal, again, variables))
 

@@ -304,5 +304,5 @@ def _with_object(
 
 def _belongs_here(x: Any) -> bool:
     """Whether an object was made in the running trace, as far as it tells."""
-    trace = x._trace if isinstance(x, OwnedNode) else trace_of(x)
+    trace = x._node__trace if isinstance(x, OwnedNode) else trace_of(x)
     return trace is None or belongs(trace, current_trace())

@@ -547,8 +547,8 @@ def _matched_plan(root: Any) -> Plan | None:
         if objects is None:
             continue
         variables, nodes = pattern.members(objects)
-        trace = root._trace
-        traces = [node._trace for node in nodes]
+        trace = root._node__trace
+        traces = [node._node__trace for node in nodes]
         traces += [variable._facts.trace for variable in variables]
         if not all(map(is_, traces, repeat(trace))) and any(t != trace for t in traces):
             return None
@@ -624,7 +624,7 @@ def renewed_plan(root: Any) -> Plan:
     reference = weakref.ref(plan)
     for node in (root, *plan.nodes):
         if isinstance(node, OwnedNode):
-            node._join_plan(reference)
+            node._node__join_plan(reference)
     return plan
 
 

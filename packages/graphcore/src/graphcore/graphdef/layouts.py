@@ -119,7 +119,7 @@ class Layout:
             else:
                 if item.index == -1:
                     trees.append(place)
-                elif getattr(item.type, "_has_only_attributes", False):
+                elif getattr(item.type, "_node__has_only_attributes", False):
                     plain.append(place)
                 else:
                     others.append(place)

@@ -32,7 +32,7 @@ def deepcopy_node(root: OwnedNode, memo: dict[int, Any]) -> Any:
     made: list[tuple[Any, Any]] = []
     for x in _children_first(root):
         # A class with a way of its own to be copied is left to that.
-        if id(x) not in memo and type(x)._is_copied_plainly:
+        if id(x) not in memo and type(x)._node__is_copied_plainly:
             memo[id(x)] = twin = type(x).__new__(type(x))
             made.append((x, twin))
     # As `copy` does it: what the ids stand for must live as long as the memo.
@@ -78,7 +78,7 @@ def reduce_node(node: OwnedNode, protocol: Any) -> Any:
     """
     # Older protocols would make the node without its `__new__`.
     reduced: Any = object.__reduce_ex__(node, max(protocol, 2))
-    if not type(node)._is_copied_plainly:
+    if not type(node)._node__is_copied_plainly:
         return reduced
     active = _active.early() if _active.early is not None else None
     if active is not None and id(node) in active.ids:
@@ -117,8 +117,8 @@ def _children_first(root: OwnedNode) -> Iterator[OwnedNode]:
 def _children(x: Any, made: list[Any]) -> Iterator[Any]:
     containers: tuple[Any, ...] = (x,)
     if isinstance(x, OwnedNode):
-        containers = x._containers()
-        if not type(x)._is_copied_plainly:
+        containers = x._node__containers()
+        if not type(x)._node__is_copied_plainly:
             # The class says how it is copied, and may leave out what it holds.
             containers = ((x.__getstate__(),),)
             made.append(containers)

@@ -54,7 +54,7 @@ class Object(OwnedNode):
 
     __slots__ = ()
 
-    _is_pytree: ClassVar[bool] = True
+    _node__is_pytree: ClassVar[bool] = True
 
     def __init_subclass__(cls, pytree: bool | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -64,29 +64,29 @@ class Object(OwnedNode):
                 "attributes of an Object must be in its `__dict__` to be found, so "
                 "leave the declaration out."
             )
-        if not cls._is_copied_plainly or any(
+        if not cls._node__is_copied_plainly or any(
             name in cls.__dict__ for name in _COPY_METHODS
         ):
-            cls._is_copied_plainly = cls.__module__ == __name__
-            if not cls._is_copied_plainly and "__deepcopy__" not in cls.__dict__:
+            cls._node__is_copied_plainly = cls.__module__ == __name__
+            if not cls._node__is_copied_plainly and "__deepcopy__" not in cls.__dict__:
                 cls.__deepcopy__ = None  # type: ignore[method-assign, assignment]
         if pytree is not None:
-            cls._is_pytree = pytree
+            cls._node__is_pytree = pytree
         _register(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "__orig_class__":  # `Layer[int]()`: typing's note to itself
             raise AttributeError(name)
-        self._check_writable()
+        self._node__check_writable()
         is_planned = plans_of(self) is not None
         if is_planned and self.__dict__.get(name, _MISSING) is not value:
-            self._structure_changed()
+            self._node__structure_changed()
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
-        self._check_writable()
+        self._node__check_writable()
         object.__delattr__(self, name)
-        self._structure_changed()
+        self._node__structure_changed()
 
     def __getstate__(self) -> Any:
         return dict(self.__dict__)
@@ -112,10 +112,10 @@ class Object(OwnedNode):
     # whoever calls them has checked the trace.
 
     @classmethod
-    def _create_empty(cls, metadata: Any) -> Any:
+    def _node__create_empty(cls, metadata: Any) -> Any:
         return OwnedNode.__new__(cls)
 
-    def _flatten_node(self) -> tuple[list[tuple[Any, Any]], Any]:
+    def _node__flatten(self) -> tuple[list[tuple[Any, Any]], Any]:
         items = self.__dict__.items()
         try:
             return sorted(items), None
@@ -126,36 +126,36 @@ class Object(OwnedNode):
         except TypeError:
             raise UnsortableKeys(type(self).__name__, self.__dict__) from None
 
-    def _set_key(self, key: Any, value: Any) -> None:
-        self._check_writable()
-        self._structure_changed()
+    def _node__set_key(self, key: Any, value: Any) -> None:
+        self._node__check_writable()
+        self._node__structure_changed()
         self.__dict__[key] = value
 
-    def _pop_key(self, key: Any) -> Any:
-        self._check_writable()
-        self._structure_changed()
-        return self._container_of(key).pop(key)
+    def _node__pop_key(self, key: Any) -> Any:
+        self._node__check_writable()
+        self._node__structure_changed()
+        return self._node__container_of(key).pop(key)
 
-    def _clear_node(self) -> None:
-        self._structure_changed()
-        for container in self._containers():
+    def _node__clear(self) -> None:
+        self._node__structure_changed()
+        for container in self._node__containers():
             container.clear()
 
-    def _init_node(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+    def _node__init(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         self.__dict__.update(pairs)
 
 
 def _register(kind: type[Object]) -> None:
     register_graph_node_type(
         kind,
-        flatten=kind._flatten_node,
-        set_key=kind._set_key,
-        pop_key=kind._pop_key,
-        create_empty=kind._create_empty,
-        clear=kind._clear_node,
-        init=kind._init_node,
+        flatten=kind._node__flatten,
+        set_key=kind._node__set_key,
+        pop_key=kind._node__pop_key,
+        create_empty=kind._node__create_empty,
+        clear=kind._node__clear,
+        init=kind._node__init,
     )
-    if kind._is_pytree:
+    if kind._node__is_pytree:
         register_as_pytree(kind)
 
 
@@ -186,7 +186,7 @@ class Dict(Object, MutableMapping[Any, Any]):
         /,
         **items: Any,
     ) -> None:
-        self._check_writable()
+        self._node__check_writable()
         self.__dict__.update(mapping_or_pairs, **items)
 
     if TYPE_CHECKING:  # what it holds are attributes
@@ -197,10 +197,10 @@ class Dict(Object, MutableMapping[Any, Any]):
         return self.__dict__[key]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._set_key(key, value)
+        self._node__set_key(key, value)
 
     def __delitem__(self, key: Any) -> None:
-        self._pop_key(key)
+        self._node__pop_key(key)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.__dict__)
@@ -209,7 +209,7 @@ class Dict(Object, MutableMapping[Any, Any]):
         return len(self.__dict__)
 
     def __parts__(self) -> Parts:
-        inside = mapping_parts(type(self).__name__, self._flatten_node()[0])
+        inside = mapping_parts(type(self).__name__, self._node__flatten()[0])
         return inside._replace(has_identity=True)
 
 
@@ -226,43 +226,43 @@ class List(Object, MutableSequence[T]):
         ((0,), (1,))
     """
 
-    __slots__ = ("_items",)
+    __slots__ = ("_node__items",)
 
-    _items: list[T]
-    _has_only_attributes = False
+    _node__items: list[T]
+    _node__has_only_attributes = False
 
     def __new__(cls, /, *args: Any, **kwargs: Any) -> Self:
         node = super().__new__(cls)
-        object.__setattr__(node, "_items", [])
+        object.__setattr__(node, "_node__items", [])
         return node
 
     def __init__(self, items: Iterable[T] = _NOTHING, /) -> None:
-        self._check_writable()
-        self._items.extend(items)
+        self._node__check_writable()
+        self._node__items.extend(items)
 
-    def _containers(self) -> tuple[Any, ...]:
-        return self.__dict__, self._items
+    def _node__containers(self) -> tuple[Any, ...]:
+        return self.__dict__, self._node__items
 
-    def _container_of(self, key: Any) -> Any:
-        return self._items if isinstance(key, int) else self.__dict__
+    def _node__container_of(self, key: Any) -> Any:
+        return self._node__items if isinstance(key, int) else self.__dict__
 
-    def _change(self) -> list[T]:
-        self._check_writable()
-        self._structure_changed()
-        return self._items
+    def _node__change(self) -> list[T]:
+        self._node__check_writable()
+        self._node__structure_changed()
+        return self._node__items
 
     @overload
     def __getitem__(self, index: int) -> T: ...
     @overload
     def __getitem__(self, index: slice) -> list[T]: ...
     def __getitem__(self, index: int | slice) -> Any:
-        return self._items[index]
+        return self._node__items[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self._change()[index] = value
+        self._node__change()[index] = value
 
     def __delitem__(self, index: int | slice) -> None:
-        del self._change()[index]
+        del self._node__change()[index]
 
     def insert(self, index: int, value: T) -> None:
         """Inserts a child before a position.
@@ -275,59 +275,59 @@ class List(Object, MutableSequence[T]):
             >>> layers = List([1, 3]); layers.insert(1, 2); list(layers)
             [1, 2, 3]
         """
-        self._change().insert(index, value)
+        self._node__change().insert(index, value)
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._node__items)
 
     def __iter__(self) -> Iterator[T]:
-        return iter(self._items)
+        return iter(self._node__items)
 
     def __add__(self, other: Iterable[T]) -> Self:
-        return type(self)([*self._items, *other])
+        return type(self)([*self._node__items, *other])
 
     def __parts__(self) -> Parts:
         # The positions go without saying; attributes beside them don't.
         children = [
             ("" if isinstance(key, int) else label(key), child)
-            for key, child in self._flatten_node()[0]
+            for key, child in self._node__flatten()[0]
         ]
         return Parts(type(self).__name__, children, ("([", "])"), has_identity=True)
 
     def __getstate__(self) -> Any:
-        return dict(self.__dict__), list(self._items)
+        return dict(self.__dict__), list(self._node__items)
 
     def __setstate__(self, state: Any) -> None:
         attributes, items = state
         self.__dict__.update(attributes)
-        self._items.extend(items)
+        self._node__items.extend(items)
 
-    def _flatten_node(self) -> tuple[list[tuple[Any, Any]], Any]:
-        pairs: list[tuple[Any, Any]] = list(enumerate(self._items))
+    def _node__flatten(self) -> tuple[list[tuple[Any, Any]], Any]:
+        pairs: list[tuple[Any, Any]] = list(enumerate(self._node__items))
         if self.__dict__:
-            pairs += super()._flatten_node()[0]
+            pairs += super()._node__flatten()[0]
         return pairs, None
 
-    def _set_key(self, key: Any, value: Any) -> None:
+    def _node__set_key(self, key: Any, value: Any) -> None:
         if not isinstance(key, int):
-            super()._set_key(key, value)
-        elif key == len(self._items):
-            self._change().append(value)
-        elif 0 <= key < len(self._items):
-            self._change()[key] = value
+            super()._node__set_key(key, value)
+        elif key == len(self._node__items):
+            self._node__change().append(value)
+        elif 0 <= key < len(self._node__items):
+            self._node__change()[key] = value
         else:
             raise ValueError(
                 f"Cannot set position {key} of a {type(self).__name__} of length "
-                f"{len(self._items)}: positions are filled in order."
+                f"{len(self._node__items)}: positions are filled in order."
             )
 
     @classmethod
-    def _create_empty(cls, metadata: Any) -> Any:
+    def _node__create_empty(cls, metadata: Any) -> Any:
         return List.__new__(cls)
 
-    def _init_node(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+    def _node__init(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         for key, value in pairs:
             if isinstance(key, int):
-                self._items.append(value)
+                self._node__items.append(value)
             else:
                 self.__dict__[key] = value

@@ -28,8 +28,8 @@ _class_of: Any = object.__dict__["__class__"]
 
 def _replacing(slot: Any) -> Callable[[Any, Any], None]:
     def replace(node: Any, new: Any) -> None:
-        node._check_writable()
-        node._structure_changed()
+        node._node__check_writable()
+        node._node__structure_changed()
         slot.__set__(node, new)
 
     return replace
@@ -49,23 +49,29 @@ class OwnedNode(_Replaceable):
     """Base of the graph nodes whose edits this library sees.
 
     The bookkeeping is in slots, so that `vars(node)` holds the attributes and nothing
-    else.
+    else. Its names have two underscores inside: those that begin with one are left to
+    subclasses.
     """
 
-    __slots__ = ("_kept_plan", "_open_children", "_planned", "_trace")
+    __slots__ = (
+        "_node__kept_plan",
+        "_node__open_children",
+        "_node__planned",
+        "_node__trace",
+    )
 
     # The plan of the graph below the node, once it was a root; see `plans`.
-    _kept_plan: Any
+    _node__kept_plan: Any
     # The plans that depend on the node; an empty tuple says that JAX took it apart once
     # without one. A node made by a recipe has no such slot yet.
-    _planned: tuple[weakref.ref[Any], ...] | None
+    _node__planned: tuple[weakref.ref[Any], ...] | None
     # In nodes made by `jax.tree`: the keys of children, whatever stands there now.
-    _open_children: frozenset[Any]
-    _trace: TraceState
+    _node__open_children: frozenset[Any]
+    _node__trace: TraceState
     # Whether a new node needs nothing but these slots, and its children are attributes.
-    _has_only_attributes: ClassVar[bool] = True
+    _node__has_only_attributes: ClassVar[bool] = True
     # Whether no subclass changes how nodes are copied.
-    _is_copied_plainly: ClassVar[bool] = True
+    _node__is_copied_plainly: ClassVar[bool] = True
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -86,20 +92,20 @@ class OwnedNode(_Replaceable):
 
     __hash__ = object.__hash__
 
-    def _containers(self) -> tuple[Any, ...]:
+    def _node__containers(self) -> tuple[Any, ...]:
         """The dicts and lists that hold the children; `vars(self)` is the first."""
         return (self.__dict__,)
 
-    def _container_of(self, key: Any) -> Any:
+    def _node__container_of(self, key: Any) -> Any:
         """The one that holds the child with a key."""
         return self.__dict__
 
-    def _check_writable(self) -> None:
+    def _node__check_writable(self) -> None:
         here = current_trace()
-        if self._trace is not here and self._trace != here:
-            raise wrong_trace(self._trace, type(self))
+        if self._node__trace is not here and self._node__trace != here:
+            raise wrong_trace(self._node__trace, type(self))
 
-    def _structure_changed(self) -> None:
+    def _node__structure_changed(self) -> None:
         """Clears every plan that depends on this node.
 
         A plan would find out by itself; this lets go of what was replaced.
@@ -114,17 +120,17 @@ class OwnedNode(_Replaceable):
             if plan is not None:
                 plan.clear()
 
-    def _join_plan(self, reference: weakref.ref[Any]) -> None:
+    def _node__join_plan(self, reference: weakref.ref[Any]) -> None:
         """Notes a plan that depends on this node."""
         alive = tuple(r for r in plans_of(self) or () if r() is not None)
         _set_plans(self, (*alive, reference))
 
 
-get_plan = OwnedNode.__dict__["_kept_plan"].__get__
-set_plan = OwnedNode.__dict__["_kept_plan"].__set__
-set_plans = _set_plans = OwnedNode.__dict__["_planned"].__set__
-set_trace = _set_trace = OwnedNode.__dict__["_trace"].__set__
-set_open_children = OwnedNode.__dict__["_open_children"].__set__
+get_plan = OwnedNode.__dict__["_node__kept_plan"].__get__
+set_plan = OwnedNode.__dict__["_node__kept_plan"].__set__
+set_plans = _set_plans = OwnedNode.__dict__["_node__planned"].__set__
+set_trace = _set_trace = OwnedNode.__dict__["_node__trace"].__set__
+set_open_children = OwnedNode.__dict__["_node__open_children"].__set__
 attributes_of = _attributes_of.__get__
 
 
@@ -140,8 +146,8 @@ def _reader(name: str, default: Any) -> Callable[[OwnedNode], Any]:
     return read
 
 
-plans_of = _reader("_planned", None)
-get_open_children = _reader("_open_children", frozenset())
+plans_of = _reader("_node__planned", None)
+get_open_children = _reader("_node__open_children", frozenset())
 
 
 def make_owned(kinds: Iterable[type[Any]], trace: TraceState) -> list[Any]:

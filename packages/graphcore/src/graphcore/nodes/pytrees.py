@@ -285,7 +285,7 @@ def _taken_apart(node: Any) -> tuple[list[Any], _Rest]:
     names: list[Any] = []
     keys: list[Any] = []
     values: list[Any] = []
-    for key, value in node._flatten_node()[0]:
+    for key, value in node._node__flatten()[0]:
         kind = type(value)
         if key not in still_open:
             if kind in ATOMS:
@@ -337,7 +337,7 @@ def _flatten_with_keys(node: Any) -> tuple[Any, _Rest]:
 
 
 def _unflatten(kind: type[Any], rest: _Rest, children: Any) -> Any:
-    node = kind._create_empty(None)
+    node = kind._node__create_empty(None)
     _set_trace(node, trace_of_rebuilt(rest.where))
     values = []
     still_open = []
@@ -356,7 +356,7 @@ def _unflatten(kind: type[Any], rest: _Rest, children: Any) -> Any:
         set_open_children(node, frozenset(still_open))
     values += rest.values
     # In the order of the graph, as it is where a graph is merged.
-    node._init_node([(key, values[position]) for key, position in rest.order])
+    node._node__init([(key, values[position]) for key, position in rest.order])
     return node
 
 
@@ -451,9 +451,9 @@ def by_value(x: Any, /) -> Any:
         if is_object(found):
             walk(found, visit)
     for _, node in visit.nodes:
-        if isinstance(node, OwnedNode) and type(node._trace) is ByValue:
-            node._structure_changed()
-            _set_trace(node, node._trace.trace)
+        if isinstance(node, OwnedNode) and type(node._node__trace) is ByValue:
+            node._node__structure_changed()
+            _set_trace(node, node._node__trace.trace)
     for leaf in visit.leaves:
         variable = leaf.variable
         if isinstance(variable, Variable):

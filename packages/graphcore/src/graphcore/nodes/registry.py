@@ -135,7 +135,7 @@ def containers_of(node: Any, impl: NodeImpl) -> Sequence[Any] | None:
         other types.
     """
     if isinstance(node, OwnedNode):
-        return node._containers()
+        return node._node__containers()
     if type(node) in (dict, list):
         return (node,)
     found = [attrgetter(name)(node) for name in impl.containers]
@@ -336,7 +336,7 @@ def get_node_impl(x: Any, /) -> NodeImpl:
 def trace_of(x: Any) -> Any:
     """The trace that a node or variable belongs to; None if it does not tell."""
     if isinstance(x, OwnedNode):
-        return x._trace
+        return x._node__trace
     get_trace = getattr(find_impl(x), "get_trace", None)
     return None if get_trace is None else get_trace(x)
 

@@ -116,7 +116,7 @@ class BareArray:
         """
         holder = node
         if isinstance(node, OwnedNode):
-            holder = node._container_of(path[0])
+            holder = node._node__container_of(path[0])
         elif type(node) not in _PLAIN:
             for container in containers_of(node, get_node_impl(node)) or ():
                 if type(container) is dict and path[0] in container:

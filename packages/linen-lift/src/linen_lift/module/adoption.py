@@ -32,7 +32,7 @@ def register(parent: Any, child: Any) -> None:
         AssignSubModuleError: if no submodule may be made here.
         NameInUseError: if its name is taken.
     """
-    state = parent._state
+    state = parent._module__state
     if state.in_setup:
         if child.name is not None:
             _bind_below(parent, child, child.name)
@@ -48,14 +48,14 @@ def register(parent: Any, child: Any) -> None:
         scope._numbers[prefix] = number + 1
         name = f"{prefix}_{number}"
         child.__dict__["name"] = name
-        child._state.auto_named = True
+        child._module__state.auto_named = True
     _bind_below(parent, child, name)
 
 
 def _bind_below(parent: Any, child: Any, name: str) -> None:
     assert parent.scope is not None
     scope = parent.scope.push(name)
-    parent._state.children[name] = child
+    parent._module__state.children[name] = child
     bind_to(child, scope)
 
 
@@ -69,7 +69,7 @@ def bind_to(module: Any, scope: Scope) -> None:
     attributes = module.__dict__
     attributes["scope"] = scope
     adopted = False
-    for name in module._field_names:
+    for name in module._module__field_names:
         value = attributes.get(name)
         new = adopt(module, name, value)
         if new is not value:
@@ -115,7 +115,7 @@ def adopt(module: Any, name: str, value: Any) -> Any:
             given = None
         child.parent = module
         child.__dict__["name"] = given or f"{name}{suffix}"
-        child._state.auto_named = given is None
+        child._module__state.auto_named = given is None
         named.append(child)
         return child
 

@@ -61,24 +61,24 @@ class Module(Declarations, Summaries):
     name: str | None = dataclasses.field(default=None, kw_only=True)
 
     scope: ClassVar[Scope | None] = None
-    _field_names: ClassVar[tuple[str, ...]] = ()
-    _init_names: ClassVar[tuple[str, ...]] = ()
-    _has_setup: ClassVar[bool] = False
-    _compared: ClassVar[Any]
-    _hashed: ClassVar[Any]
-    _lifted_classes: ClassVar[dict[Any, Any]] = {}
+    _module__field_names: ClassVar[tuple[str, ...]] = ()
+    _module__init_names: ClassVar[tuple[str, ...]] = ()
+    _module__has_setup: ClassVar[bool] = False
+    _module__compared: ClassVar[Any]
+    _module__hashed: ClassVar[Any]
+    _module__lifted_classes: ClassVar[dict[Any, Any]] = {}
 
     def __init_subclass__(
         cls, kw_only: bool = False, _derived: bool = False, **kwargs: Any
     ) -> None:
         super().__init_subclass__(**kwargs)
-        cls._lifted_classes = {}
+        cls._module__lifted_classes = {}
         if not _derived:  # a lifted class has the fields and methods of its base
             define(cls, kw_only)
 
     def __post_init__(self) -> None:
         attributes = self.__dict__
-        attributes["_state"] = State(tuple(attributes))
+        attributes["_module__state"] = State(tuple(attributes))
         attributes["scope"] = None
         parent = self.parent
         if parent is UNSET:
@@ -105,11 +105,11 @@ class Module(Declarations, Summaries):
         # Bound modules have variables, which count as well.
         if self.scope != other.scope:
             return False
-        return self._compared(self) == self._compared(other)
+        return self._module__compared(self) == self._module__compared(other)
 
     @checked_hash
     def __hash__(self) -> int:
-        return hash(self._hashed(self))
+        return hash(self._module__hashed(self))
 
     if TYPE_CHECKING:  # a field may be any module, and modules are called
 
@@ -118,7 +118,7 @@ class Module(Declarations, Summaries):
     # --- attributes -----------------------------------------------------------------
 
     def __setattr__(self, name: str, value: Any) -> None:
-        state: Any = self.__dict__.get("_state")
+        state: Any = self.__dict__.get("_module__state")
         # Typing notes the parameters of a generic class in each instance.
         free = state is None or name == "__orig_class__"
         if free or (self.scope is None and not state.in_setup):
@@ -126,12 +126,12 @@ class Module(Declarations, Summaries):
             return
         if not state.in_setup:
             raise errors.SetAttributeFrozenModuleError(*_about(self, name))
-        if name in self._init_names or name in RESERVED:
+        if name in self._module__init_names or name in RESERVED:
             raise errors.SetAttributeInModuleSetupError(*_about(self, name))
         object.__setattr__(self, name, adopt(self, name, value))
 
     def __delattr__(self, name: str) -> None:
-        state = self.__dict__.get("_state")
+        state = self.__dict__.get("_module__state")
         if state is not None and self.scope is not None and not state.in_setup:
             raise errors.SetAttributeFrozenModuleError(*_about(self, name))
         object.__delattr__(self, name)
@@ -140,11 +140,11 @@ class Module(Declarations, Summaries):
         # Only reached for what is not there: perhaps `setup` has not run.
         attributes = self.__dict__
         cls = type(self)
-        state = attributes.get("_state")
+        state = attributes.get("_module__state")
         # Without a state, `__init__` has not run yet.
         if state is not None and not name.startswith("__"):
             if attributes["scope"] is not None and not state.setup_done:
-                self._run_setup()
+                self._module__run_setup()
                 if name in attributes:
                     return attributes[name]
             for base in cls.__mro__:
@@ -155,22 +155,22 @@ class Module(Declarations, Summaries):
                     except AttributeError as error:
                         known = cls.__name__, name
                         raise errors.DescriptorAttributeError(*known) from error
-            if attributes["scope"] is None and self._has_setup:
+            if attributes["scope"] is None and self._module__has_setup:
                 raise errors.CallSetupUnboundModuleError(cls.__name__, name)
         raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
 
     def __dir__(self) -> list[str]:
-        if self._state is not None:
-            self._run_setup()
+        if self._module__state is not None:
+            self._module__run_setup()
         return list(super().__dir__())
 
-    def _run_setup(self) -> None:
-        state, scope = self._state, self.scope
+    def _module__run_setup(self) -> None:
+        state, scope = self._module__state, self.scope
         if state.setup_done or scope is None:
             return
         state.setup_done = True
         own_names(self)
-        if not self._has_setup:
+        if not self._module__has_setup:
             return
         modules = context.modules
         state.mark = len(scope._log)
@@ -193,9 +193,9 @@ class Module(Declarations, Summaries):
             # What setup took holds for all calls of compact methods.
             del now._log[state.mark :]
 
-    def _in_name_scope(self, name: str) -> NameScope:
+    def _module__in_name_scope(self, name: str) -> NameScope:
         """What calls the method `name` so that its submodules live under its name."""
-        state, scope = self._state, self.scope
+        state, scope = self._module__state, self.scope
         assert scope is not None
         found = state.children.get(name)
         if isinstance(found, NameScope):
@@ -237,9 +237,9 @@ class Module(Declarations, Summaries):
             where these are: `copy` makes copies of them.
         """
         attributes = self.__dict__
-        if self._state is None:
+        if self._module__state is None:
             raise errors.IncorrectPostInitOverrideError(type(self).__name__)
-        values = {name: attributes[name] for name in self._init_names}
+        values = {name: attributes[name] for name in self._module__init_names}
         values.update(updates)
         clones = _deep_clone if isinstance(_deep_clone, dict) else {}
 
@@ -253,7 +253,7 @@ class Module(Declarations, Summaries):
 
         if _reset_names or _deep_clone is not False:
             values = {k: replace(v, (Module,), renewed) for k, v in values.items()}
-        values.setdefault("name", None if self._state.auto_named else self.name)
+        values.setdefault("name", None if self._module__state.auto_named else self.name)
         try:
             return type(self)(parent=parent, **values)
         except TypeError as error:
@@ -315,7 +315,7 @@ class Module(Declarations, Summaries):
         """
         if self.scope is None:
             raise errors.CallUnbindOnUnboundModuleError(type(self).__name__)
-        self._run_setup()
+        self._module__run_setup()
         unbound = self.clone(_deep_clone=True, _reset_names=True, name=None)
         return unbound, self.variables
 
@@ -482,7 +482,7 @@ Module.parent = _Parent()
 class NameScope(Module):
     """The submodule whose submodules a method makes that has a name scope."""
 
-    _is_name_scope: ClassVar[bool] = True
+    _module__is_name_scope: ClassVar[bool] = True
 
     @compact
     def __call__(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

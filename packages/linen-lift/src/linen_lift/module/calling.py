@@ -48,7 +48,7 @@ def wrap_method(
 
     @functools.wraps(fn)
     def method(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-        state = module._state
+        state = module._module__state
         if state is None:
             raise errors.IncorrectPostInitOverrideError(type(module).__name__)
         scope = module.scope
@@ -56,10 +56,10 @@ def wrap_method(
             if compact or name_scope:
                 raise errors.CallCompactUnboundModuleError(type(module).__name__, name)
         elif not state.setup_done:
-            module._run_setup()
+            module._module__run_setup()
         if name_scope:
             call = functools.partial(fn, module)
-            return module._in_name_scope(name)(call, *args, **kwargs)
+            return module._module__in_name_scope(name)(call, *args, **kwargs)
 
         modules = context.modules
         modules.append(module)

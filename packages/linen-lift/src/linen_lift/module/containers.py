@@ -124,10 +124,10 @@ def own_names(module: Any) -> tuple[str, ...]:
     Args:
         module: a module.
     """
-    state = module._state
+    state = module._module__state
     late: tuple[str, ...] | None = state.late
     if late is None:
-        known = {*state.base, "_state", "scope"}
+        known = {*state.base, "_module__state", "scope"}
         late = tuple(
             name
             for name, value in module.__dict__.items()

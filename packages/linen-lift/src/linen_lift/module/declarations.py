@@ -24,19 +24,19 @@ class Declarations(ModuleBase):
 
     scope: ClassVar[Scope | None]  # of `Module`, which derives from this class
 
-    def _bound(self, what: str) -> Scope:
+    def _module__bound(self, what: str) -> Scope:
         scope = self.scope
         if scope is None:
             raise errors.UnboundModuleError(type(self).__name__, what)
         return scope
 
-    def _declaring(self, kind: str, name: str) -> Scope:
-        scope = self._bound(f'{kind} "{name}"')
-        state = self._state
+    def _module__declaring(self, kind: str, name: str) -> Scope:
+        scope = self._module__bound(f'{kind} "{name}"')
+        state = self._module__state
         if not (state.in_compact or state.in_setup):
             about = {"kind": kind, "module": type(self).__name__, "but": ""}
             running = context.modules[-1] if context.modules else None
-            if running is not None and running._is_name_scope:
+            if running is not None and running._module__is_name_scope:
                 about["but"] = "; a method with a name scope makes submodules only"
             raise errors.DeclareVariableError("", name, scope.path_text, **about)
         return scope
@@ -60,7 +60,9 @@ class Declarations(ModuleBase):
             ScopeParamShapeError: if the stored value has another shape than `init_fn`
                 makes; and what else `Scope.param` raises.
         """
-        return self._declaring("parameter", name).param(name, *_args, **_options)
+        return self._module__declaring("parameter", name).param(
+            name, *_args, **_options
+        )
 
     @parameters_of_method(Scope.variable)
     def variable(
@@ -83,7 +85,7 @@ class Declarations(ModuleBase):
             DeclareVariableError: outside `setup` and compact methods; and what
                 `Scope.variable` raises.
         """
-        scope = self._declaring("variable", name)
+        scope = self._module__declaring("variable", name)
         return scope.variable(col, name, *_args, **_options)
 
     def get_variable(self, col: str, name: str, default: Any = None) -> Any:
@@ -94,7 +96,9 @@ class Declarations(ModuleBase):
             name: its name.
             default: what to return if it does not exist.
         """
-        return self._bound(f'variable "{name}"').get_variable(col, name, default)
+        return self._module__bound(f'variable "{name}"').get_variable(
+            col, name, default
+        )
 
     def put_variable(self, col: str, name: str, value: Any) -> None:
         """Stores a value in a variable of this module.
@@ -109,7 +113,7 @@ class Declarations(ModuleBase):
             JaxTransformError: inside a JAX transform that is not lifted, if the value
                 belongs to it; see `Scope.put_variable`.
         """
-        self._bound(f'variable "{name}"').put_variable(col, name, value)
+        self._module__bound(f'variable "{name}"').put_variable(col, name, value)
 
     def has_variable(self, col: str, name: str) -> bool:
         """Whether a variable of this module exists.
@@ -118,7 +122,7 @@ class Declarations(ModuleBase):
             col: its collection.
             name: its name.
         """
-        return self._bound(f'variable "{name}"').has_variable(col, name)
+        return self._module__bound(f'variable "{name}"').has_variable(col, name)
 
     def is_mutable_collection(self, col: str) -> bool:
         """Whether a collection may be written.
@@ -126,7 +130,7 @@ class Declarations(ModuleBase):
         Args:
             col: its name.
         """
-        return self._bound(f'collection "{col}"').is_mutable_collection(col)
+        return self._module__bound(f'collection "{col}"').is_mutable_collection(col)
 
     def has_rng(self, name: str) -> bool:
         """Whether a random stream was given.
@@ -134,7 +138,7 @@ class Declarations(ModuleBase):
         Args:
             name: its name.
         """
-        return self._bound(f'RNGs, such as "{name}",').has_rng(name)
+        return self._module__bound(f'RNGs, such as "{name}",').has_rng(name)
 
     def make_rng(self, name: str = "params") -> jax.Array:
         """Draws a key.
@@ -145,11 +149,13 @@ class Declarations(ModuleBase):
         Returns:
             A key that no other draw returns.
         """
-        return self._bound(f'RNGs, such as "{name}",').make_rng(name)
+        return self._module__bound(f'RNGs, such as "{name}",').make_rng(name)
 
     def is_initializing(self) -> bool:
         """Whether `init` is running."""
-        return bool(self._bound("initialization").get_flag("initializing", False))
+        return bool(
+            self._module__bound("initialization").get_flag("initializing", False)
+        )
 
     def sow(
         self,
@@ -171,7 +177,7 @@ class Declarations(ModuleBase):
         Returns:
             Whether it was stored.
         """
-        scope = self._bound(f'variable "{name}"')
+        scope = self._module__bound(f'variable "{name}"')
         if not scope.is_mutable_collection(col):
             return False
         if scope.has_variable(col, name):
@@ -198,7 +204,7 @@ class Declarations(ModuleBase):
         Raises:
             PerturbationNotFoundError: if the collection was given without this name.
         """
-        scope = self._bound(f'variable "{name}"')
+        scope = self._module__bound(f'variable "{name}"')
         if scope.is_mutable_collection(collection):
             if not scope.has_variable(collection, name):
                 scope.reserve(name, collection)
@@ -214,9 +220,9 @@ class Declarations(ModuleBase):
     @property
     def variables(self) -> dict[str, Any]:
         """The variables of this module and its submodules: `{collection: dict}`."""
-        return self._bound("variables").variables()
+        return self._module__bound("variables").variables()
 
     @property
     def path(self) -> tuple[str, ...]:
         """The names from the root to this module."""
-        return self._bound("path").path
+        return self._module__bound("path").path

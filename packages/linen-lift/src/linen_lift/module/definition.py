@@ -52,18 +52,20 @@ def define(cls: type[Any], kw_only: bool) -> None:
             setattr(cls, name, wrap_method(value))
     if "setup" in cls.__dict__:
         cls.setup = _checked_setup(cls.__dict__["setup"])
-        cls._has_setup = True
+        cls._module__has_setup = True
 
 
 def tabulate_fields(cls: type[Any]) -> None:
     """Notes the names of the fields of a class, its own before those of all modules."""
     fields = sorted(dataclasses.fields(cls), key=lambda f: f.name in RESERVED)
     cls.__dataclass_fields__ = {f.name: f for f in fields}
-    cls._field_names = tuple(f.name for f in fields if f.name not in RESERVED)
-    cls._init_names = tuple(f.name for f in fields if f.init and f.name not in RESERVED)
-    cls._compared = attrgetter(*(f.name for f in fields if f.compare))
+    cls._module__field_names = tuple(f.name for f in fields if f.name not in RESERVED)
+    cls._module__init_names = tuple(
+        f.name for f in fields if f.init and f.name not in RESERVED
+    )
+    cls._module__compared = attrgetter(*(f.name for f in fields if f.compare))
     hashed = (f.name for f in fields if (f.compare if f.hash is None else f.hash))
-    cls._hashed = attrgetter(*hashed)
+    cls._module__hashed = attrgetter(*hashed)
 
 
 _NOT_METHODS = frozenset({"setup", "lazy_init", "tabulate", "module_paths"})
@@ -82,7 +84,7 @@ def _is_method(cls: type[Any], name: str, value: Any) -> bool:
         return False
     if getattr(value, "_nowrap", False) or is_marked(value, "_wrapped_method"):
         return False
-    if name in cls._field_names:  # the default of a field
+    if name in cls._module__field_names:  # the default of a field
         return False
     marks = [mark for mark in _MARKS if getattr(value, mark, False)]
     if not marks and (name in _PROTOCOLS or name in vars(object)):

@@ -178,8 +178,8 @@ def share_scope(module: Module, other: Module) -> None:
     before = moved.scope
     if before is scope:
         return
-    moved._state.mark, moved._state.names = len(scope._log), []
-    module._state.shares_scope = other._state.shares_scope = True
+    moved._module__state.mark, moved._module__state.names = len(scope._log), []
+    module._module__state.shares_scope = other._module__state.shares_scope = True
     if inside and before is not None and before.parent is scope and before.name:
         # Its name becomes free: nothing is stored under it any more.
         scope._reserved.pop(before.name, None)
@@ -188,9 +188,9 @@ def share_scope(module: Module, other: Module) -> None:
 
 def _move(module: Module, scope: scopes.Scope) -> None:
     before, module.__dict__["scope"] = module.scope, scope
-    if before is not None and module._state.in_compact:
+    if before is not None and module._module__state.in_compact:
         scope._numbers = before._numbers  # it goes on naming
-    for name, child in module._state.children.items():
+    for name, child in module._module__state.children.items():
         if child.scope is not None and child.scope.parent is before:
             _move(child, scope.push(name))
 

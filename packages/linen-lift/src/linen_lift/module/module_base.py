@@ -33,7 +33,11 @@ class State:
 
 @dataclass_transform(kw_only_default=False, field_specifiers=(dataclasses.field,))
 class ModuleBase:
-    """The base of `Module`; tells type checkers that its subclasses are dataclasses."""
+    """The base of `Module`; tells type checkers that its subclasses are dataclasses.
 
-    _state: ClassVar[Any] = None  # a `State`, once `__post_init__` has run
-    _is_name_scope: ClassVar[bool] = False
+    Names that begin with one underscore are left to subclasses: the library's own have
+    two more inside.
+    """
+
+    _module__state: ClassVar[Any] = None  # a `State`, once `__post_init__` has run
+    _module__is_name_scope: ClassVar[bool] = False

@@ -68,7 +68,7 @@ def _call_only(_: Any, method_name: str) -> bool:
 
 def _in_use(module: Any) -> bool:
     """Whether a module is bound, or holds one that is."""
-    fields = (module.__dict__.get(name) for name in module._field_names)
+    fields = (module.__dict__.get(name) for name in module._module__field_names)
     return module.scope is not None or any(
         _in_use(child) for field in fields for child in find(field, (ModuleBase,))
     )

@@ -136,9 +136,11 @@ class Summaries(ModuleBase):
         ]
         if lines:
             lines.insert(0, "# attributes")
-        if self._state is not None and self._state.children:
+        if self._module__state is not None and self._module__state.children:
             lines.append("# children")
-            lines += [f"{name} = {x!r}" for name, x in self._state.children.items()]
+            lines += [
+                f"{name} = {x!r}" for name, x in self._module__state.children.items()
+            ]
         if not lines:
             return f"{cls.__name__}()"
         body = textwrap.indent("\n".join(lines), " " * 4)

@@ -92,7 +92,7 @@ class Frame:
             return known
         fields = {}
         if isinstance(live, Module):
-            state, scope = live._state, live.scope
+            state, scope = live._module__state, live.scope
             for name in own_names(live):
                 if name not in ("parent", "name"):
                     fields[name] = replace(live.__dict__[name], _LIVE, self._slot)
@@ -153,7 +153,7 @@ class Frame:
         cls = self._inside if live is self._module else type(live)
         clone: Any = object.__new__(cls)
         outer = live.__dict__
-        state = outer["_state"]
+        state = outer["_module__state"]
         new = State(
             own_names(live),
             (),
@@ -162,7 +162,9 @@ class Frame:
         )
         # The name may have been given after the fields.
         place = {"parent": None if parted else outer["parent"], "name": outer["name"]}
-        clone.__dict__.update({**fields, **place, "_state": new, "scope": scope})
+        clone.__dict__.update(
+            {**fields, **place, "_module__state": new, "scope": scope}
+        )
         return clone
 
     def detached(self) -> Frame:
@@ -201,7 +203,7 @@ class Frame:
                 )
                 # The name of a module that has no place yet is what it will have there.
                 name = live.name if live.scope is None else None
-                about = live._state.in_compact, name, _hashable(live, pairs)
+                about = live._module__state.in_compact, name, _hashable(live, pairs)
             described.append((type(live), place, about))
         return (tuple(described), self._place), arrays
 

@@ -323,7 +323,7 @@ class Lifting:
         # A method can be replaced, in a notebook or by a mock.
         functions = {name: getattr(cls, name, None) for name in per_method}
         key: Any = (self.wrap, *functions.values(), *described)
-        cache = cls._lifted_classes
+        cache = cls._module__lifted_classes
         try:
             if key in cache:
                 return cache[key]

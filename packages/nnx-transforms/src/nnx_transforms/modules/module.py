@@ -104,7 +104,7 @@ class Module(Object):
             >>> m.xs.value, m.total.value
             ((1, 2, 3), 6)
         """
-        records = self._records("sow", variable_type, name, capture_noop)
+        records = _records(self, "sow", variable_type, name, capture_noop)
         for before, record in records:
             before = init_fn() if before is _MISSING else before
             record(reduce_fn(before, value))
@@ -148,7 +148,7 @@ class Module(Object):
             >>> float(g.hidden.value)
             12.0
         """
-        records = self._records("perturb", variable_type, name, capture_noop)
+        records = _records(self, "perturb", variable_type, name, capture_noop)
         for before, record in records:
             if before is _MISSING:
                 before = jax.tree.map(jnp.zeros_like, value)
@@ -165,39 +165,6 @@ class Module(Object):
                     "of other shapes another name."
                 ) from error
         return value
-
-    def _records(
-        self,
-        method: str,
-        variable_type: type[Variable[Any]] | str,
-        name: str,
-        capture_noop: bool | None,
-    ) -> list[tuple[Any, Callable[[Any], None]]]:
-        """What is recorded under a name, and what records something in its place.
-
-        That is an attribute of this module; while `capture` runs, an item in each
-        variable of the type that it collects.
-        """
-        kind: Any = variable_type
-        if isinstance(kind, str):
-            kind = variable_type_from_name(kind)
-        captured = self.__dict__.get(CAPTURED, () if capture_noop else None)
-        if captured is not None:
-            return [
-                (x.value.get(name, _MISSING), functools.partial(_set_item, x, name))
-                for x in captured
-                if type(x) is kind
-            ]
-        found = getattr(self, name, _MISSING)
-        if found is _MISSING:
-            return [(_MISSING, lambda first: setattr(self, name, kind(first)))]
-        if not is_variable(found) or type(found) is not kind:
-            raise ValueError(
-                f"Cannot {method} into {type(self).__name__}/{name}: expected a "
-                f"{kind.__name__} or no attribute of that name, found a "
-                f"{type(found).__name__}. Choose another name or variable type."
-            )
-        return [(found.value, functools.partial(setattr, found, "value"))]
 
     def iter_modules(self) -> Iterator[tuple[tuple[Any, ...], Any]]:
         """Lists this module and all modules below it, children before parents.
@@ -355,3 +322,37 @@ def unused(what: str, missing: Iterable[str], node: Any) -> ValueError:
 
 def _set_item(variable: Any, name: str, value: Any) -> None:
     variable.value = {**variable.value, name: value}
+
+
+def _records(
+    module: Module,
+    method: str,
+    variable_type: type[Variable[Any]] | str,
+    name: str,
+    capture_noop: bool | None,
+) -> list[tuple[Any, Callable[[Any], None]]]:
+    """What is recorded under a name, and what records something in its place.
+
+    That is an attribute of the module; while `capture` runs, an item in each
+    variable of the type that it collects.
+    """
+    kind: Any = variable_type
+    if isinstance(kind, str):
+        kind = variable_type_from_name(kind)
+    captured = module.__dict__.get(CAPTURED, () if capture_noop else None)
+    if captured is not None:
+        return [
+            (x.value.get(name, _MISSING), functools.partial(_set_item, x, name))
+            for x in captured
+            if type(x) is kind
+        ]
+    found = getattr(module, name, _MISSING)
+    if found is _MISSING:
+        return [(_MISSING, lambda first: setattr(module, name, kind(first)))]
+    if not is_variable(found) or type(found) is not kind:
+        raise ValueError(
+            f"Cannot {method} into {type(module).__name__}/{name}: expected a "
+            f"{kind.__name__} or no attribute of that name, found a "
+            f"{type(found).__name__}. Choose another name or variable type."
+        )
+    return [(found.value, functools.partial(setattr, found, "value"))]

@@ -279,7 +279,7 @@ class Rngs(RandomMethods, Object):
             >>> rngs.params.key.shape, rngs.dropout.key.shape
             ((5,), ())
         """
-        return self._changed(split, lambda stream, k: stream.fork(split=k))
+        return _changed(self, split, lambda stream, k: stream.fork(split=k))
 
     def split(self, k: ByFilter, /) -> Rngs:
         """Makes streams with arrays of keys from the next keys.
@@ -297,7 +297,7 @@ class Rngs(RandomMethods, Object):
             >>> rngs.params.key.shape, rngs.dropout.key.shape
             ((5,), ())
         """
-        return self._changed(k, lambda s, k: s if k is None else s.split(k))
+        return _changed(self, k, lambda s, k: s if k is None else s.split(k))
 
     def broadcast(self, k: ByFilter, /) -> Rngs:
         """Makes streams with arrays that repeat the next key.
@@ -312,13 +312,14 @@ class Rngs(RandomMethods, Object):
             >>> Rngs(0).broadcast(5).default.key.shape
             (5,)
         """
-        return self._changed(k, lambda s, k: s if k is None else s.broadcast(k))
+        return _changed(self, k, lambda s, k: s if k is None else s.broadcast(k))
 
-    def _changed(
-        self, rules: ByFilter, change: Callable[[RngStream, Any], RngStream]
-    ) -> Rngs:
-        choose = chooser(rules)
-        return Rngs({name: change(s, choose((), s)) for name, s in self.items()})
+
+def _changed(
+    rngs: Rngs, rules: ByFilter, change: Callable[[RngStream, Any], RngStream]
+) -> Rngs:
+    choose = chooser(rules)
+    return Rngs({name: change(s, choose((), s)) for name, s in rngs.items()})
 
 
 def chooser(rules: ByFilter) -> Callable[[tuple[Any, ...], Any], Any]:
