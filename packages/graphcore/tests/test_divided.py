@@ -224,6 +224,31 @@ def test_a_change_of_a_list_or_dict_in_what_comes_often_is_seen(change):
             assert x.tolist() == y.tolist() if isinstance(x, jax.Array) else x is y
 
 
+@pytest.mark.parametrize("hold", [list, tuple])
+@pytest.mark.parametrize("between", [[], [0.25]])
+def test_one_of_several_of_a_structure_is_known_when_it_comes_often(hold, between):
+    def made(number):  # an object of its own each time
+        return gc.Variable(Fixed(jnp.ones(2), abs, hold([float(str(number))])))
+
+    double = compiled(lambda v: v.value.w * v.value.b[0])
+    first, second = made(0.5), made(0.5)
+    for variable in (first, *map(made, between)):
+        double(variable)
+    for variable in first, second:
+        double(variable, times=OFTEN)
+        before = Fixed.flattened
+        assert double(variable).tolist() == [0.5, 0.5]
+        assert Fixed.flattened == before
+
+
+def test_equal_static_leaves_of_another_pytree_are_not_taken_for_its_own():
+    for x in (1, 1.0, True, 0.0, -0.0, functools.partial(abs), functools.partial(abs)):
+        tree = Fixed(jnp.ones(2), abs, x)
+        joined = divide(tree).join()
+        assert repr(joined.b) == repr(x)
+        assert joined.b is x or isinstance(x, int | float)
+
+
 def test_what_has_a_list_of_lists_may_change_in_place():
     tree = Fixed(jnp.ones(1), abs, [[jnp.zeros(1)], (jnp.zeros(1), {"a": jnp.ones(1)})])
     read, variable = compiled(lambda v: v.value.b), gc.Variable(tree)

@@ -27,6 +27,7 @@ from graphcore.adapters.loading import load_adapters, registrations
 from graphcore.cache.static_contents import StaticContents
 from graphcore.content import StrictTreeDef, is_immutable, static_key
 from graphcore.errors import check_class
+from graphcore.known_types import ATOMS
 from graphcore.trails import path_text
 from graphcore.variables.bare_arrays import (
     are_arrays,
@@ -246,8 +247,9 @@ class Frame:
 
     def _has_leaves(self, leaves: Sequence[Any]) -> bool:
         statics = self.statics
+        pairs = [*map(leaves.__getitem__, statics)], statics.values()
         return (
-            all(map(is_, map(leaves.__getitem__, statics), statics.values()))
+            (all(map(is_, *pairs)) or all(map(_are_one, *pairs)))
             and are_arrays([*map(leaves.__getitem__, self.given)])
             and self.is_current()
         )
@@ -401,8 +403,17 @@ jax.tree_util.register_pytree_with_keys(
 )
 
 
-# Equal frames are one object; an entry lives as long as somebody holds the frame.
+def _are_one(x: Any, y: Any) -> bool:
+    """Whether two static leaves are the same for every purpose."""
+    return x is y or (type(x) in ATOMS and bool(static_key(x) == static_key(y)))
+
+
+# The frame that a structure had last; an entry lives as long as somebody holds it.
 _frames: weakref.WeakValueDictionary[Any, Frame] = weakref.WeakValueDictionary()
+# Of equal frames the first one: that is the one that JAX holds with what it compiled.
+_first: weakref.WeakKeyDictionary[Frame, weakref.ref[Frame]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def divide(tree: Any) -> Divided:
@@ -427,7 +438,11 @@ def divide(tree: Any) -> Divided:
     try:
         frame = _frames.get(structure)
         if frame is None or not frame.fits(leaves, structure):
-            frame = _frames[structure] = _frame_of(tree, leaves, structure)
+            frame = _frame_of(tree, leaves, structure)
+            first = _first.setdefault(frame, weakref.ref(frame))()
+            if first is not None and first.fits(leaves, structure):
+                frame = first
+            _frames[structure] = frame
     except ValueError:  # as in `Frame.__eq__`
         frame = _frame_of(tree, leaves, structure)
     arrays = [*map(leaves.__getitem__, frame.given)]
