@@ -437,6 +437,21 @@ def test_functions_that_are_others_here_are_listed():
     assert "`map_state`" in of_map.reason and "flat_state()" in of_flatten.reason
 
 
+def test_types_of_variables_that_are_asked_for_exactly_are_listed():
+    source = """\
+    from flax import nnx
+    from flax.nnx import BatchStat
+    plain = lambda path, v: type(v) is nnx.Variable
+    either = type(v.leaf) in (int, BatchStat)
+    other = type(m) is nnx.Linear or type(x) == int or isinstance(v, nnx.Param)
+    """
+    plain, either = port(textwrap.dedent(source)).problems
+    assert (plain.line, plain.name) == (3, "type(v) is nnx.Variable")
+    assert (either.line, either.name) == (4, "type(v.leaf) in (int, BatchStat)")
+    assert "compare `v.type`" in plain.reason
+    assert "compare `v.leaf.type`" in either.reason
+
+
 def test_names_that_mean_something_else_as_well_are_left_alone():
     expect(
         """\

@@ -15,6 +15,10 @@ from .text import Node, Text
 
 __all__ = ["Ported", "Problem", "port"]
 
+_OF_LEAVES = (
+    "a leaf of a state is a `VariableState`, also where a filter is asked about it"
+)
+
 
 class Problem(NamedTuple):
     """Something that could not be mapped.
@@ -140,6 +144,33 @@ class _Rewriting(ast.NodeVisitor):
     def visit_Attribute(self, node: ast.Attribute) -> None:
         """Does the same for `a.b`."""
         self.visit_Name(node)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        """Notes where a type of variables is asked for exactly."""
+        sides = [node.left, *node.comparators]
+        asked = [
+            side.args[0]
+            for side in sides
+            if isinstance(side, ast.Call)
+            and _chain(side.func) == ["type"]
+            and len(side.args) == 1
+        ]
+        if asked and any(map(self._is_variable_type, sides)):
+            wanted = f"{ast.unparse(asked[0])}.type"
+            self.problem(node, ast.unparse(node), f"{_OF_LEAVES}: compare `{wanted}`")
+        self.generic_visit(node)
+
+    def _is_variable_type(self, node: ast.expr) -> bool:
+        if isinstance(node, ast.Tuple | ast.List | ast.Set):
+            return any(map(self._is_variable_type, node.elts))
+        name, *attributes = _chain(node)
+        if name not in self.names:
+            return False
+        place = find(".".join((min(self.names[name]), *attributes)))
+        value = attribute(place.dotted) if isinstance(place, Place) else None
+        return isinstance(value, type) and issubclass(
+            value, attribute("nnx_transforms.Variable")
+        )
 
     def _use(self, node: ast.expr, name: str, path: str, wanted: str) -> None:
         """Rewrites a use where it has another path in ours."""
