@@ -436,3 +436,20 @@ def test_a_box_of_another_kind():
 
     with pytest.raises(TypeError, match="Odd is no dataclass"):
         bridge.to_nnx_var("params", Odd())
+
+
+def test_an_intermediate_that_the_constructor_makes():
+    class Doubled(nnx.Module):
+        def __init__(self):
+            self.last = nnx.Intermediate(jnp.zeros((4, 2)))
+
+        def __call__(self, x):
+            self.last.value = 2 * x
+            return x
+
+    model = bridge.ToLinen(Doubled, skip_rng=True)
+    with pytest.raises(ValueError, match="mutable=True"):
+        model.apply(model.init({}, X), X)
+    variables = model.init({}, X, mutable=True)
+    _, left = model.apply(variables, X, mutable=["intermediates"])
+    np.testing.assert_array_equal(left["intermediates"]["last"], 2 * X)

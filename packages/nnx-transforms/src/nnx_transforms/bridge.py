@@ -506,7 +506,8 @@ class ToLinen(linen_lift.Module):
                 raise ValueError(
                     f"The variables have nothing at "
                     f"{path_text(_place(path, variable))!r}, where the object has a "
-                    "variable: make them with `init`."
+                    "variable: make them with `init`, which leaves out intermediates "
+                    "unless it is told `mutable=True`."
                 )
         return new
 
