@@ -250,10 +250,9 @@ def test_an_attribute_may_be_called_cls():
 
 @pytest.mark.parametrize("base", [gc.Object, gc.Dict, gc.List])
 def test_names_with_one_underscore_are_the_users(base):
-    own = [n for n in dir(base) if n.startswith("_") and "__" not in n]
-    assert own in ([], ["_abc_impl"])  # which is Python's
-
     class Tree(base):
+        _patterns = 3
+
         def _set_key(self, key):
             self._trace = gc.Variable(key)
 
@@ -262,13 +261,17 @@ def test_names_with_one_underscore_are_the_users(base):
 
         _clear_node = _flatten_node = _check_writable = None
 
-    tree = Tree()
-    tree._set_key(1)
+    for _ in range(3):  # what comes again is recognized
+        tree = Tree()
+        tree._set_key(1)
+        gc.split(tree)
     tree._init_node(2)
     copy = gc.clone(tree)
     gc.update(copy, gc.State({"_trace": 5}))
     assert (copy._trace.value, copy._containers, copy._items) == (5, 2, 2)
     assert tree._trace.value == 1
+    known = {n for n in dir(base) if n.startswith("_") and "__" not in n}
+    assert known <= {"_abc_impl"}  # which is Python's
 
 
 def test_list_behaves_like_a_sequence():

@@ -242,7 +242,7 @@ def known_patterns(kind: type[Any]) -> Sequence[tuple[Pattern, NodeDef[Any]]]:
     Returns:
         Patterns, each with the definition of such graphs.
     """
-    known: _Known | None = kind.__dict__.get("_patterns")
+    known: _Known | None = kind.__dict__.get("_node__patterns")
     return () if known is None else known.patterns
 
 
@@ -263,10 +263,10 @@ def learn(definition: NodeDef[Any]) -> None:
         definition: The definition of the graph; hashable.
     """
     kind = definition.type
-    known: _Known | None = kind.__dict__.get("_patterns")
+    known: _Known | None = kind.__dict__.get("_node__patterns")
     if known is None:
         known = _Known()
-        type.__setattr__(kind, "_patterns", known)
+        type.__setattr__(kind, "_node__patterns", known)
     key = hash(definition)
     if known.last != key:
         known.last = key
