@@ -223,3 +223,12 @@ def test_a_module_that_was_made_anew_is_a_function(of, due):
 
 def test_it_is_called_by_its_class():
     assert nnx.vmap(jax.tree.map(lambda x: x, Mean())).__name__ == "Mean"
+
+
+def test_a_module_among_the_arguments_of_stages_has_its_arrays():
+    net = eqx.nn.Linear(2, 3, key=jax.random.key(0))
+    f = nnx.jit(lambda d, net, x: net(d.net.value(x)[:2]))
+    lowered = f.lower(nnx.Dict(net=nnx.Param(net)), net, jnp.ones(2))
+    (state, of_net, _), _ = jax.tree.map(lambda x: x.shape, lowered.in_avals)
+    assert (of_net.weight, of_net.in_features) == ((3, 2), 2)
+    assert state["net"].value.bias == (3,)

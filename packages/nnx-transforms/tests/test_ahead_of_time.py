@@ -59,6 +59,37 @@ def test_stages_say_of_the_output_what_jax_says():
     assert lowered.out_info == jax.ShapeDtypeStruct((3,), jnp.float32)
 
 
+def call_in_a_dict(scale, batch, v, *, mode):
+    return (batch["models"][0](batch["x"]) * scale + v.value).sum()
+
+
+@pytest.mark.parametrize(
+    ("options", "donated"),
+    [
+        ({}, ()),
+        ({"donate_argnums": 2}, (17,)),
+        ({"donate_state": True}, (0, 2, 8, 10)),
+    ],
+)
+def test_stages_say_of_the_arguments_what_was_given(options, donated):
+    model, v, x = Model(), nnx.Variable(jnp.ones(3)), jnp.ones(3)
+    f = nnx.jit(call_in_a_dict, static_argnums=0, static_argnames="mode", **options)
+    traced = f.trace(2, {"models": [model, model], "x": x}, v, mode="a")
+    given = (
+        {"models": [nnx.state(model)] * 2, "x": x},
+        nnx.VariableState(nnx.Variable, v.value),
+    )
+    assert traced.in_tree == jax.tree.structure((given, {}))
+    shapes = jax.tree.map(lambda x: x.shape, traced.lower().in_avals)
+    assert shapes == jax.tree.map(jnp.shape, (given, {}))
+    compiled = traced.lower().compile()
+    assert compiled.donate_argnums == donated
+    for (batch, of_v), named in (compiled.input_shardings, compiled.input_formats):
+        placed = jax.device_put(v.value, of_v.value)
+        nnx.update(model, jax.device_put(nnx.state(model), batch["models"][0]))
+        assert named == {} and placed.shape == (3,)
+
+
 def test_a_compiled_function_outlives_the_cache():
     model, x = Model(), jnp.ones(3)
     jitted = nnx.jit(lambda m, x: m(x))

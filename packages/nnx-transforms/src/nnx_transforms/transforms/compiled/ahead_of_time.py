@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+import jax
 
 from graphcore.authors import Bodies, Entry, Inside, path_text
 from nnx_transforms.arguments import with_statics
@@ -24,11 +26,26 @@ _OF_OUTPUTS = (
     "output_layouts",
     "output_shardings",
 )
+# Its reports about arguments, whose first one is the values of variables.
+_OF_ARGUMENTS = (
+    "args_info",
+    "in_avals",
+    "input_formats",
+    "input_layouts",
+    "input_shardings",
+)
+
+
+class _Number(int):
+    """The place of something among what JAX is given; no static number of a module."""
 
 
 @dataclass(repr=False, eq=False, slots=True)
 class _Stage:
     """A stage of JAX's, with everything that it offers.
+
+    What it reports of arguments and output has the structure of the function's own: a
+    `State` stands in the place of an object among the arguments.
 
     Args:
         _stage: JAX's own stage.
@@ -56,10 +73,29 @@ class _Stage:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in _Stage.__slots__:
             raise AttributeError(name)
+        if name == "donate_argnums":
+            leaves = enumerate(jax.tree.leaves(self.args_info))
+            return tuple([i for i, x in leaves if x.donated])
         found = getattr(self._stage, name)
+        if name in _OF_ARGUMENTS:
+            return self._of_arguments(self._stage.in_tree.flatten_up_to(found))
+        if name == "in_tree":
+            return jax.tree.structure(self._of_arguments(range(found.num_leaves)))
         if name in _OF_OUTPUTS:
             return found[1]
         return found.children()[1] if name == "out_tree" else found
+
+    def _of_arguments(self, report: Sequence[Any]) -> Any:
+        """A report of JAX's about arguments, a list, in the form of the arguments."""
+        tree = self._stage.in_tree
+        if self._body is None:
+            return tree.unflatten(report)
+        given = tree.unflatten(map(_Number, range(tree.num_leaves)))
+        args, kwargs = self._body.of_arguments(given)
+        return jax.tree.map(
+            lambda x: report[x] if type(x) is _Number else None,
+            (args[len(self._bound) :], kwargs),
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._stage!r})"

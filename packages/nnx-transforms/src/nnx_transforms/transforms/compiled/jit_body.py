@@ -275,6 +275,44 @@ class JitBody(Body):
         named = {k: x for k, x in taken.items() if isinstance(k, str)}
         return function, (kept, args, kwargs, (given, args_given, named)), {}
 
+    def _arranged_back(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+        """Undoes what `prepare` did: the values of variables, and other arguments."""
+        if self.is_flat:
+            values, *args = args
+            return values, tuple(args), kwargs
+        groups, args, kwargs, *donated = args
+        for given, given_args, given_named in donated:
+            groups = [*map(together, groups, given)]
+            args, kwargs = tuple(together(args, given_args)), {**kwargs, **given_named}
+        return self.ungrouped(groups), args, kwargs
+
+    def of_arguments(self, given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Brings what stands for JAX's arguments into the form of the function's.
+
+        Args:
+            given: A pytree with the structure of JAX's arguments.
+
+        Returns:
+            Positional and named arguments: states in the places of objects, and
+            nothing for static arguments.
+        """
+        values, args, kwargs = self._arranged_back(*given)
+        structure = self.structure
+        joint = structure.joint
+        found: list[dict[Path, Any]] = [{} for _ in joint.definitions]
+        values = Divided.map(Divided.join, [*values])
+        for (root, *path), definition, value in zip(
+            joint.paths, joint.variable_definitions, values, strict=True
+        ):
+            found[root][tuple(path)] = VariableState.of(definition.kind, value)
+        states = [
+            leaves[()] if () in leaves else State.from_flat_path(leaves.items())
+            for leaves in found
+        ]
+        args, kwargs = structure.places.fill((args, kwargs), states)
+        rest = [x for i, x in enumerate(args) if i not in structure.statics]
+        return tuple(rest), kwargs
+
     def _find_writes(self, entry: Entry) -> frozenset[int]:
         if self._writes is not None:
             return self._writes
@@ -351,8 +389,7 @@ class JitBody(Body):
         self, writes: frozenset[int] | None, donated: frozenset[int]
     ) -> Callable[..., Any]:
         def pure(kept: Any, args: Any, kwargs: Any, given: Any) -> Any:
-            values = self.ungrouped([*map(together, kept, given[0])])
-            args, kwargs = tuple(together(args, given[1])), {**kwargs, **given[2]}
+            values, args, kwargs = self._arranged_back((kept, args, kwargs, given), {})
             # A donated variable is returned even if the function left it alone: its
             # old buffer is gone, and handing it through costs nothing.
             left = self.run(values, args, kwargs, donated)
