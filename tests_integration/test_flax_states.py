@@ -144,3 +144,12 @@ def test_a_call_takes_steps_in_proportion_to_the_variables_it_is_given():
         return found
 
     assert steps(160) < 5 * steps(40)
+
+
+def test_what_was_compiled_ahead_of_time_reports_objects_as_their_states():
+    model, scale = nnx.Linear(3, 2, rngs=nnx.Rngs(0)), nnx.Param(jnp.ones(2))
+    step = nt.jit(lambda model, scale, x: model(x) * scale[...])
+    (of_model, of_scale, _), _ = step.lower(model, scale, X).compile().input_shardings
+    assert isinstance(of_model, nnx.State) and isinstance(of_scale, nnx.Param)
+    nnx.update(model, jax.device_put(nnx.state(model), of_model))
+    assert model(X).shape == (4, 2)

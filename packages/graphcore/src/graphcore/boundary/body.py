@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -25,8 +25,12 @@ from graphcore.boundary.inside import Inside
 from graphcore.boundary.places import Direct, Place, Places, is_object, key_path
 from graphcore.boundary.settings import UNSET, Settings, check_mappings
 from graphcore.boundary.traced_values import ARGUMENT, VALUE, explain_traced
+from graphcore.divided import Divided
 from graphcore.graphdef.joint import Joint
+from graphcore.state.foreign_states import given_state
+from graphcore.state.state import State
 from graphcore.trails import Path, path_text
+from graphcore.variables.state import VariableState
 
 __all__ = ["Body"]
 
@@ -64,6 +68,32 @@ class Structure:
     root_places: tuple[tuple[Path, ...], ...]
     settings: Settings
     statics: Mapping[Place, Any]
+
+    def states(self, places: Iterable[int], values: Sequence[Any]) -> list[Any]:
+        """Shows values of variables as states of the objects.
+
+        Args:
+            places: The numbers of the variables.
+            values: A value for each of them.
+
+        Returns:
+            One for each root, as `Entry.states` gives them.
+        """
+        joint = self.joint
+        roots: Sequence[Any] = joint.definitions
+        found: list[dict[Path, Any]] = [{} for _ in roots]
+        shown = Divided.map(Divided.bare, [*values])
+        for place, value in zip(places, shown, strict=True):
+            number, *path = joint.paths[place]
+            kind = joint.variable_definitions[place].kind
+            found[number][tuple(path)] = VariableState.of(kind, value)
+        return [
+            given_state(
+                root.type,
+                leaves[()] if () in leaves else State.from_flat_path(leaves),
+            )
+            for root, leaves in zip(roots, found, strict=True)
+        ]
 
 
 class Body:

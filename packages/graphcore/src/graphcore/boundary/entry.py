@@ -51,10 +51,7 @@ from graphcore.content import static_key
 from graphcore.divided import Divided
 from graphcore.graphdef.joint import Joint, joint_of
 from graphcore.prefixes import AliasCheck, setting_of
-from graphcore.state.foreign_states import given_state
-from graphcore.state.state import State
 from graphcore.trails import Path
-from graphcore.variables.state import VariableState
 
 __all__ = ["Entry", "enter"]
 
@@ -212,27 +209,16 @@ class Entry:
             >>> entry.states(entry.body.groups[0], [10, 20])[0].b
             VariableState(Param, 20)
         """
-        found: list[dict[Path, Any]] = [{} for _ in self.roots]
-        settings = self.body.structure.settings.variables
-        chosen = [place for place, each in enumerate(settings) if each == setting]
+        structure: Structure = self.body.structure
+        settings = enumerate(structure.settings.variables)
+        chosen = [place for place, each in settings if each == setting]
         if len(values) != len(chosen):
             raise ValueError(
                 f"{len(chosen)} variables of {self.body.__name__!r} have the setting "
                 f"{setting!r}, but there are {len(values)} values; the settings of "
                 f"its variables are {self.body.groups}."
             )
-        shown = Divided.map(Divided.bare, [*values])
-        for place, value in zip(chosen, shown, strict=True):
-            number, *path = self.joint.paths[place]
-            kind = self.joint.variable_definitions[place].kind
-            found[number][tuple(path)] = VariableState.of(kind, value)
-        return [
-            given_state(
-                type(root),
-                leaves[()] if () in leaves else State.from_flat_path(leaves),
-            )
-            for root, leaves in zip(self.roots, found, strict=True)
-        ]
+        return structure.states(chosen, values)
 
     def commit(self, groups: Sequence[Sequence[Any]], out: Any, change: Change) -> Any:
         """Brings what a function did to the caller's objects: all of it, or nothing.

@@ -298,17 +298,7 @@ class JitBody(Body):
         """
         values, args, kwargs = self._arranged_back(*given)
         structure = self.structure
-        joint = structure.joint
-        found: list[dict[Path, Any]] = [{} for _ in joint.definitions]
-        values = Divided.map(Divided.join, [*values])
-        for (root, *path), definition, value in zip(
-            joint.paths, joint.variable_definitions, values, strict=True
-        ):
-            found[root][tuple(path)] = VariableState.of(definition.kind, value)
-        states = [
-            leaves[()] if () in leaves else State.from_flat_path(leaves.items())
-            for leaves in found
-        ]
+        states = structure.states(range(len(values)), values)
         args, kwargs = structure.places.fill((args, kwargs), states)
         rest = [x for i, x in enumerate(args) if i not in structure.statics]
         return tuple(rest), kwargs
