@@ -17,9 +17,9 @@ _TRANSFORMS = "packages/nnx-transforms/src/nnx_transforms/transforms"
 # Plans, walk, build, states, contexts and boundaries; and what transforms are made of.
 _MUTATED = (
     *(f"{_CORE}/{name}/*.py" for name in ("cache", "graphdef", "state", "boundary")),
+    *(f"{_CORE}/{name}" for name in ("divided/*.py", "nodes/pytrees.py")),
     *(f"{_CORE}/{name}.py" for name in ("context", "functional", "refmap", "undo")),
     *(f"{_CORE}/{name}.py" for name in ("content", "content_key", "editing")),
-    *(f"{_CORE}/{name}.py" for name in ("divided", "nodes/pytrees")),
     *(f"{_TRANSFORMS}/{name}/*.py" for name in ("compiled", "derivatives")),
     *(f"{_TRANSFORMS}/{name}/*.py" for name in ("loops", "mapped")),
     *(f"{_TRANSFORMS}/{name}.py" for name in ("jit", "grad", "vmap", "map")),

@@ -12,7 +12,7 @@ import pytest
 
 import graphcore as gc
 from graphcore.authors import Divided, enter, has_objects
-from graphcore.divided import divide
+from graphcore.divided.divided import divide
 
 
 @jax.tree_util.register_pytree_with_keys_class

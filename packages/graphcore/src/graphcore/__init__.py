@@ -14,7 +14,7 @@ from graphcore.comparison import *
 from graphcore.content import *
 from graphcore.context import *
 from graphcore.display.display import *
-from graphcore.divided import *
+from graphcore.divided.filtered_types import *
 from graphcore.editing import *
 from graphcore.errors import *
 from graphcore.functional import *

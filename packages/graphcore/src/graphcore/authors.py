@@ -17,7 +17,7 @@ from graphcore.boundary.entry import *
 from graphcore.boundary.inside import *
 from graphcore.boundary.places import *
 from graphcore.boundary.settings import *
-from graphcore.divided import Divided as Divided
+from graphcore.divided.divided import Divided as Divided
 from graphcore.graphdef.definition import definition_paths as definition_paths
 from graphcore.named_axes import *
 from graphcore.state.filters import looks_at_no_value as looks_at_no_value

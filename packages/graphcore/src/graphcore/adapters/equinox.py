@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphcore.adapters.checking import checked, require
-from graphcore.divided import divide, register_filtered_type
+from graphcore.divided.divided import divide
+from graphcore.divided.filtered_types import register_filtered_type
 
 TESTED = ("0.13.",)
 """What the releases that this was tested with begin with."""

@@ -25,7 +25,7 @@ from graphcore.boundary.inside import Inside
 from graphcore.boundary.places import Direct, Place, Places, is_object, key_path
 from graphcore.boundary.settings import UNSET, Settings, check_mappings
 from graphcore.boundary.traced_values import ARGUMENT, VALUE, explain_traced
-from graphcore.divided import Divided
+from graphcore.divided.divided import Divided
 from graphcore.graphdef.joint import Joint
 from graphcore.state.foreign_states import given_state
 from graphcore.state.state import State

@@ -20,7 +20,7 @@ import numpy as np
 from graphcore.boundary.places import Places, key_path
 from graphcore.cache.plans import Plan, check_writes
 from graphcore.content import values_equal
-from graphcore.divided import changed, divided, joined
+from graphcore.divided.divided import changed, divided, joined
 from graphcore.graphdef.build import Builder
 from graphcore.graphdef.definition import GraphDef, NodeRef
 from graphcore.graphdef.joint import Joint

@@ -48,7 +48,7 @@ from graphcore.boundary.settings import (
 )
 from graphcore.cache.plans import Plan, check_writes
 from graphcore.content import static_key
-from graphcore.divided import Divided
+from graphcore.divided.divided import Divided
 from graphcore.graphdef.joint import Joint, joint_of
 from graphcore.prefixes import AliasCheck, setting_of
 from graphcore.trails import Path

@@ -16,7 +16,7 @@ from graphcore.boundary.leaks import check_leaks
 from graphcore.boundary.places import OF_A_LEAF, Places, take_objects
 from graphcore.boundary.settings import UNSET, Settings, settings_of_leaves
 from graphcore.cache.plans import different_trace
-from graphcore.divided import joined, may_be_divided
+from graphcore.divided.divided import joined, may_be_divided
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef
 from graphcore.graphdef.joint import Joint, joint_of
 from graphcore.graphdef.walk import Visit, walk

@@ -22,7 +22,8 @@ from jax.tree_util import tree_flatten
 
 from graphcore.adapters.loading import may_have_nodes, registrations
 from graphcore.content import StrictTreeDef
-from graphcore.divided import Divided, divide, is_filtered, remembered
+from graphcore.divided.divided import Divided, divide, remembered
+from graphcore.divided.filtered_types import is_filtered
 from graphcore.known_types import inherited_impl, known_impl
 from graphcore.nodes.registry import GraphNodeImpl
 from graphcore.probing import probing

@@ -14,7 +14,8 @@ from typing import Any
 import jax
 
 from graphcore.boundary.places import is_object
-from graphcore.divided import Divided, is_filtered
+from graphcore.divided.divided import Divided
+from graphcore.divided.filtered_types import is_filtered
 from graphcore.nodes.traversal import places
 from graphcore.prefixes import (
     PrefixMapping,

@@ -13,7 +13,8 @@ import jax
 
 from graphcore.content import is_immutable, static_key
 from graphcore.content_key import same_content, snapshot
-from graphcore.divided import Frame, divide
+from graphcore.divided.divided import divide
+from graphcore.divided.frames import Frame
 from graphcore.nodes.registry import (
     NodeImpl,
     Pairs,

@@ -13,7 +13,8 @@ from typing import Any
 
 import jax
 
-from graphcore.divided import Divided, Frame, divide, remembered
+from graphcore.divided.divided import Divided, divide, remembered
+from graphcore.divided.frames import Frame
 from graphcore.nodes.registry import nodes_as_in_jax
 from graphcore.trails import Path
 from graphcore.variables.bare_arrays import FEW, BareArray, is_array, write_places
