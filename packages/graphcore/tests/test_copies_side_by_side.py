@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphcore.cache.plans import copies_side_by_side
+from graphcore.cache.watching import copies_side_by_side
 
 
 @given(st.lists(st.dictionaries(st.text() | st.integers(), st.integers())))
@@ -32,7 +32,7 @@ def test_copies_lie_side_by_side_in_a_heap_full_of_gaps():
 PROGRAM = """
 import random
 from itertools import pairwise
-from graphcore.cache.plans import copies_side_by_side
+from graphcore.cache.watching import copies_side_by_side
 
 COUNT = 2000
 
