@@ -18,11 +18,11 @@ from typing import Any
 
 import jax
 
-from graphcore._jax import OUTSIDE, current_trace
+from graphcore._jax import current_trace
 from graphcore.boundary.bodies import Bodies
 from graphcore.boundary.body import Body, Structure
 from graphcore.boundary.callees import Callee
-from graphcore.boundary.captures import EXACTLY_PLAIN, captured_objects
+from graphcore.boundary.captures import captured_objects
 from graphcore.boundary.change import Change, publish
 from graphcore.boundary.places import (
     Direct,
@@ -32,7 +32,6 @@ from graphcore.boundary.places import (
     is_object,
     key_path,
     separate,
-    take_objects,
 )
 from graphcore.boundary.settings import (
     UNSET,
@@ -46,8 +45,8 @@ from graphcore.boundary.settings import (
     settings_of_leaves,
     settings_within,
 )
+from graphcore.boundary.static_arguments import check_hashable, keys_of, with_room
 from graphcore.cache.plans import Plan, check_writes
-from graphcore.content import static_key
 from graphcore.divided.divided import Divided
 from graphcore.graphdef.joint import Joint, joint_of
 from graphcore.prefixes import AliasCheck, setting_of
@@ -357,7 +356,7 @@ def enter(
             f"{type(args).__name__}: write `enter(f, (x,))`."
         )
     if statics:
-        args = _with_room(args, statics)
+        args = with_room(args, statics)
     if only_with_objects and cache is not None and cache.last is None and not kwargs:
         # A function that has had no objects yet: it takes less to see that again.
         if type(f) is Callee and not f.bound and not contents(args):
@@ -387,7 +386,7 @@ def enter(
     entry.raw = joint.layout.values(entry.variables)
     if divide:
         entry.divide()
-    static = _keys_of(statics) if statics else ()
+    static = keys_of(statics) if statics else ()
     is_plain = settings is UNSET and out_settings is UNSET
     if is_plain and cache is not None and type(f) is not tuple:
         last = cache.last
@@ -446,10 +445,10 @@ def _find_or_make(
         try:
             body = None if bodies is None else bodies.known.get(key)
         except TypeError:  # something is not hashable
-            _check_hashable("options", options, callee.name)
+            check_hashable("options", options, callee.name)
             if cache is not None:
                 for place, value in statics.items():
-                    _check_hashable(f"static argument {place!r}", value, callee.name)
+                    check_hashable(f"static argument {place!r}", value, callee.name)
                 raise
             body = bodies = None
         if body is None:
@@ -468,71 +467,6 @@ def _find_or_make(
             cache.last = body
         found.append(body)
     return found
-
-
-def _is_outside(x: Any) -> bool:
-    """Whether an object has variables that outlive the running trace."""
-    joint, plans = joint_of([x])
-    found, here = [plan.trace for plan in plans], current_trace()
-    return bool(joint.variable_definitions) and OUTSIDE in (here, *found)
-
-
-def _objects_in(x: Any) -> Sequence[Any]:
-    """The objects in a static argument: a pytree, or a frozenset."""
-    if type(x) in EXACTLY_PLAIN:
-        return ()
-    try:
-        return take_objects([*x] if isinstance(x, frozenset) else x)[2]
-    except Exception:  # No pytree that JAX can take apart.
-        return ()
-
-
-def _with_room(args: Sequence[Any], statics: Mapping[Place, Any]) -> Sequence[Any]:
-    """The arguments, with None in the place of static ones behind the last other."""
-    for place, x in statics.items():
-        found = next(filter(_is_outside, _objects_in(x)), None)
-        if found is not None:
-            kind = type(found).__name__
-            what = f"is a {kind}" if found is x else f"has a {kind} in it,"
-            raise ValueError(
-                f"The static argument {place!r} {what} with variables: what they hold "
-                "now would be a constant of the function, which later updates do not "
-                "reach. Pass it as an argument that is not static."
-            )
-    numbers = [place for place in statics if type(place) is int]
-    count = len(args)
-    while count in numbers:
-        count += 1
-    for number in numbers:
-        if not 0 <= number < count:
-            raise ValueError(
-                f"There is a static argument at position {number}, but the call has "
-                f"only {count} positional arguments. Positions count from the start, "
-                "static arguments among them."
-            )
-    return (*args, *[None] * (count - len(args)))
-
-
-def _keys_of(statics: Mapping[Place, Any]) -> Any:
-    """What static arguments are told apart by."""
-    found = tuple([(place, static_key(x)) for place, x in statics.items()])
-    try:
-        # The hash comes first, so that one that was changed in place is another one.
-        return hash(found), found
-    except TypeError:  # It is kept for no other call.
-        return found
-
-
-def _check_hashable(what: str, value: Any, name: str) -> None:
-    """Says that something of a call can't be told apart, if it can't be."""
-    try:
-        hash(static_key(value))
-    except TypeError as error:
-        raise ValueError(
-            f"The {what} of {name!r} is not hashable: {value!r} of type "
-            f"{type(value).__name__}. Compiled functions are looked up by it: pass a "
-            "hashable value, such as a tuple."
-        ) from error
 
 
 def _strong(x: Any) -> Callable[[], Any]:
