@@ -15,6 +15,7 @@ from graphcore.boundary.captures import *
 from graphcore.boundary.change import *
 from graphcore.boundary.entry import *
 from graphcore.boundary.inside import *
+from graphcore.boundary.left import *
 from graphcore.boundary.places import *
 from graphcore.boundary.settings import *
 from graphcore.divided.divided import Divided as Divided

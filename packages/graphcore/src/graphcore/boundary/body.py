@@ -20,8 +20,9 @@ import jax
 
 from graphcore.boundary.abstract_values import FILL, abstract_leaves, is_about_types
 from graphcore.boundary.callees import Callee
-from graphcore.boundary.change import Change, Left, refused
+from graphcore.boundary.change import Change
 from graphcore.boundary.inside import Inside
+from graphcore.boundary.left import Left, refused
 from graphcore.boundary.places import Direct, Place, Places, is_object, key_path
 from graphcore.boundary.settings import UNSET, Settings, check_mappings
 from graphcore.boundary.traced_values import ARGUMENT, VALUE, explain_traced

@@ -8,31 +8,23 @@ pytree's structure, and kept by JAX with the trace that it belongs to.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from operator import is_
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphcore.boundary.places import Places, key_path
-from graphcore.cache.plans import Plan, check_writes
-from graphcore.content import values_equal
-from graphcore.divided.divided import changed, divided, joined
-from graphcore.graphdef.build import Builder
-from graphcore.graphdef.definition import GraphDef, NodeRef
-from graphcore.graphdef.joint import Joint
+from graphcore.boundary.places import Places
+from graphcore.divided.divided import joined
+from graphcore.graphdef.definition import GraphDef
 from graphcore.graphdef.layouts import Layout, layout_of
-from graphcore.graphdef.walk import Visit, walk
-from graphcore.trails import Path, path_text
 from graphcore.undo import overwrite_all, set_values, undoing
 from graphcore.variables.bare_arrays import BareArray, are_known_arrays
-from graphcore.variables.impl import VariableImpl
 from graphcore.variables.variable import set_raw_value
 
-__all__ = ["Change", "Left", "Written"]
+__all__ = ["Change"]
 
 # What JAX may return for constants, beside literals.
 _CONSTANTS = (bool, int, float, complex, np.ndarray, np.generic)
@@ -236,126 +228,6 @@ class Change:
 jax.tree_util.register_static(Change)
 
 
-@dataclass(slots=True)
-class Written:
-    """A variable that a function wrote, or made.
-
-    Args:
-        position: Its number among the inputs' variables; None if it is new.
-        index: Its index in the definitions afterwards.
-        variable: The inner variable.
-        impl: How it is handled.
-        path: Where it was first found: the number of the root, -1 for the output, -2
-            for what no root reaches any more; then the path from there.
-        setting: Its setting.
-        before: The value that it had; None if that is to be written as a whole.
-
-    Example:
-        >>> import graphcore as gc
-        >>> from graphcore.authors import enter
-        >>> def count(m): m.n.value += 1
-        >>> body = enter(count, (gc.Dict(n=gc.Variable(1)),)).body
-        >>> (written,) = body.run([1], (None,), {}).written
-        >>> written.position, written.path, written.value
-        (0, (0, 'n'), 2)
-    """
-
-    position: int | None
-    index: int
-    variable: Any
-    impl: VariableImpl
-    path: Path
-    setting: Any
-    before: Any = None
-
-    @property
-    def value(self) -> Any:
-        """The raw value, as JAX takes it."""
-        return divided(self.impl.get_value(self.variable))
-
-    @property
-    def changed(self) -> Any:
-        """The value as JAX takes it; of a pytree of many arrays, those that are new."""
-        value = self.impl.get_value(self.variable)
-        return changed(value, self.before)
-
-
-@dataclass(slots=True)
-class Left:
-    """What a function left behind.
-
-    Args:
-        written: The variables that it wrote or made.
-        out: The output with None in the place of objects.
-        change: The static rest.
-
-    Example:
-        >>> import graphcore as gc
-        >>> from graphcore.authors import enter
-        >>> def count(n): n.value += 1; return -n.value
-        >>> left = enter(count, (gc.Variable(1),)).body.run([1], (None,), {})
-        >>> left.values(), left.out
-        ([2], -2)
-    """
-
-    written: list[Written]
-    out: Any
-    change: Change
-
-    def values(self) -> list[Any]:
-        """The raw values of the written variables."""
-        return [w.value for w in self.written]
-
-    def all_values(self, given: Sequence[Any]) -> list[Any]:
-        """The raw values of all variables of the inputs.
-
-        Args:
-            given: What they had before, by position. What stands where nothing is any
-                more, as an array whose attribute was removed, is as it was.
-        """
-        values = [*given]
-        for w in self.written:
-            if w.position is not None:
-                values[w.position] = w.value
-        return values
-
-    def overwritten(self, values: Sequence[Any]) -> frozenset[int]:
-        """Which of the values that a function was given it replaced.
-
-        Args:
-            values: What the variables had before, by position.
-
-        Returns:
-            The positions of the variables that hold other arrays now.
-        """
-        return frozenset(
-            w.position
-            for w in self.written
-            if w.position is not None and not same_value(w.value, values[w.position])
-        )
-
-    def check_output(self, name: str, called: str = "output") -> None:
-        """Raises an error if JAX refuses part of the output, with its path.
-
-        Args:
-            name: The name of the function.
-            called: What the output is called.
-
-        Raises:
-            TypeError: With the path.
-        """
-        if are_known_arrays(jax.tree.leaves(self.out)):
-            return  # the usual case, decided by types
-        pairs = jax.tree_util.tree_flatten_with_path(self.out)[0]
-        for number, leaf, error in refused([leaf for _, leaf in pairs]):
-            place = path_text((called, *key_path(pairs[number][0])))
-            raise TypeError(
-                f"{name!r} returned a value of type {type(leaf).__name__} at "
-                f"{place!r}, which JAX does not accept: {leaf!r}. Return arrays; an "
-                "attribute of an object may be anything."
-            ) from error
-
-
 def _from_constant(x: Any) -> Any:
     is_constant = isinstance(x, _CONSTANTS) or _is_literal(x)
     return jnp.asarray(x) if is_constant else x
@@ -369,118 +241,3 @@ def _is_literal(x: Any) -> bool:
     """Whether it is of a type that JAX has for constants; these have no public name."""
     parts = type(x).__module__.split(".")
     return (parts[0], parts[-1]) == ("jax", "literals")
-
-
-def refused(values: Iterable[Any]) -> Iterator[tuple[int, Any, TypeError]]:
-    """Finds values with a leaf that JAX refuses: number of value, leaf, error."""
-    for number, value in enumerate(values):
-        for leaf in jax.tree.leaves(value):
-            try:
-                jax.typeof(leaf)
-            except TypeError as error:
-                yield number, leaf, error
-
-
-def publish(
-    roots: Sequence[Any],
-    variables: Sequence[Any],
-    joint: Joint,
-    plans: Sequence[Plan],
-    change: Change,
-    values: Sequence[Any],
-    out: Any,
-    *,
-    write: bool = True,
-    now: Sequence[Any] = (),
-) -> Any:
-    """Brings what a function did to the caller's objects: all of it, or nothing.
-
-    Args:
-        roots: The objects.
-        variables: Their variables, in order of index.
-        joint: Their description.
-        plans: Their plans.
-        change: What the function did to the structure.
-        values: One for each of the change's positions.
-        out: The output with None in the place of objects.
-        write: Whether to touch the caller's objects. If not, only the output is put
-            together.
-        now: The values of all variables, as JAX took them.
-
-    Returns:
-        The output with objects: the caller's own where it had them.
-
-    Raises:
-        ValueError: If a foreign type refuses.
-    """
-    if change.has_divided:
-        values = change.joined(values, now)
-    if change.definitions is None:
-        returned = _known(change, roots, variables, joint)
-        if returned is not None:
-            if values and write:
-                chosen = [variables[p] for p in change.positions]  # type: ignore[index]
-                check_writes(plans, chosen)
-                change.write(variables, values, joint.layout)
-            refilled = returned or change.has_divided
-            return change.places.fill(out, returned) if refilled else out
-    outer = _by_index(roots, variables, joint)
-    existing = {new: outer[old] for new, old in change.mapping if old in outer}
-    if change.definitions is not None or not change.referred <= existing.keys():
-        visit = Visit()
-        for root in roots:
-            walk(root, visit)
-        outer = {index: x for x, index in visit.refs.items()}
-        existing = {new: outer[old] for new, old in change.mapping}
-    leaves = {
-        index: (value, None)
-        for index, value in zip(change.indices, values, strict=True)
-    }
-    builder = Builder(leaves, {}, existing, copied=True)
-    if change.definitions is None:
-        known = [index for index in leaves if index in existing]
-        if write:
-            check_writes(plans, [existing[i] for i in known])
-        builder.variable_writes += [(existing[i], *leaves[i]) for i in known]
-    with undoing() as undo:
-        if write:
-            # First, while the containers of the caller are still in their places:
-            # what the rest leaves alone keeps the container that others hold as well.
-            change.overwrite(variables, values, joint.layout, undo, only_bare=True)
-        # In the order in which they were found: later ones refer to earlier ones.
-        _, returned, _ = map(builder.build_all, change.layouts)
-        if write:
-            builder.commit(undo)
-    return change.places.fill(out, returned)
-
-
-def _known(
-    change: Change, roots: Sequence[Any], variables: Sequence[Any], joint: Joint
-) -> list[Any] | None:
-    """The returned objects, if all of them are roots or variables of the caller.
-
-    These are found without a walk; None if another one is among them.
-    """
-    if not change.returned:
-        return []
-    outer = _by_index(roots, variables, joint)
-    old = dict(change.mapping)
-    found = [
-        outer.get(old.get(d.index, -1)) if isinstance(d, NodeRef) else None
-        for d in change.returned
-    ]
-    return None if any(x is None for x in found) else found
-
-
-def _by_index(
-    roots: Sequence[Any], variables: Sequence[Any], joint: Joint
-) -> dict[int, Any]:
-    """The objects of the caller that are found without a walk, by index."""
-    definitions: list[Any] = [*joint.definitions, *joint.variable_definitions]
-    objects = [*roots, *variables]
-    return {d.index: x for d, x in zip(definitions, objects, strict=True)}
-
-
-def same_value(a: Any, b: Any) -> bool:
-    """Whether two raw values are the very same arrays."""
-    return values_equal(a, b, is_)

@@ -23,7 +23,7 @@ from graphcore.boundary.bodies import Bodies
 from graphcore.boundary.body import Body, Structure
 from graphcore.boundary.callees import Callee
 from graphcore.boundary.captures import captured_objects
-from graphcore.boundary.change import Change, publish
+from graphcore.boundary.change import Change
 from graphcore.boundary.places import (
     Direct,
     Place,
@@ -33,6 +33,7 @@ from graphcore.boundary.places import (
     key_path,
     separate,
 )
+from graphcore.boundary.publishing import publish
 from graphcore.boundary.settings import (
     UNSET,
     Settings,

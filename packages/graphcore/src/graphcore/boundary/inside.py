@@ -11,9 +11,11 @@ from typing import Any
 import jax
 
 from graphcore._jax import OUTSIDE, current_trace
-from graphcore.boundary.change import Change, Left, Written, publish, same_value
+from graphcore.boundary.change import Change
 from graphcore.boundary.leaks import check_leaks
+from graphcore.boundary.left import Left, Written, same_value
 from graphcore.boundary.places import OF_A_LEAF, Places, take_objects
+from graphcore.boundary.publishing import publish
 from graphcore.boundary.settings import UNSET, Settings, settings_of_leaves
 from graphcore.cache.plans import different_trace
 from graphcore.divided.divided import joined, may_be_divided
