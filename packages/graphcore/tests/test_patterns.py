@@ -77,14 +77,17 @@ class Layer(gc.Object):
 
 
 def test_a_structure_that_is_met_again_is_recognized():
+    class Met(Layer):
+        """Of which no other test has instances."""
+
     for _ in range(3):
-        gc.graphdef(Layer())
-    (pattern, definition), *_ = known_patterns(Layer)
-    layer = Layer()
+        gc.graphdef(Met())
+    (pattern, definition), *_ = known_patterns(Met)
+    layer = Met()
     assert pattern.match([layer]) is not None
     assert plan_of(layer).definition is definition
     assert plan_of(layer) is plan_of(layer)
-    assert plan_of(Layer(4)).definition is not definition
+    assert plan_of(Met(4)).definition is not definition
 
 
 def make_strange(layer):
