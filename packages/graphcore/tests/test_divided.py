@@ -352,6 +352,48 @@ def test_static_leaves_that_cannot_be_hashed_are_named():
         call(lambda v: 1, gc.Variable(Layer(jnp.ones(1), {1})))
 
 
+class NoTree(gc.Object, pytree=False):
+    def __init__(self):
+        self.w = gc.Param(jnp.ones(1))
+
+
+class Foreign:
+    def __init__(self):
+        self.w = gc.Param(jnp.ones(1))
+
+
+class Box:
+    def __init__(self, content):
+        self.content = content
+
+    def __jax_array__(self):
+        return self.content
+
+
+gc.register_dataclass(Foreign)
+gc.register_variable_type(
+    Box,
+    get_value=lambda box: box.content,
+    set_value=lambda box, value: setattr(box, "content", value),
+    get_metadata=lambda box: {},
+    create=lambda kind, value, metadata: kind(value),
+)
+
+
+@pytest.mark.parametrize("made", [NoTree, Foreign, lambda: Box(jnp.ones(1))])
+def test_objects_that_are_no_pytrees_are_refused_in_values(made):
+    # They would be constants of what was compiled.
+    inner = made()
+    variable = gc.Variable([jnp.ones(1), {"x": inner}])
+    with pytest.raises(TypeError, match=rf"1/x.*{type(inner).__name__}, which can ch"):
+        call(lambda v: 1, variable)
+    assert variable.value[1]["x"] is inner
+    variable = gc.Variable(jnp.ones(1))
+    with pytest.raises(TypeError, match=rf"'0'.*{type(inner).__name__}, which can ch"):
+        call(lambda v: v.set_value([made()]), variable)
+    assert variable.value.shape == (1,)
+
+
 def test_values_of_the_same_structure_are_compared_by_what_is_static():
     seen = []
     f = lambda v: seen.append(v.value.act)

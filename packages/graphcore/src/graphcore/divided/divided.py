@@ -182,7 +182,7 @@ def divide(tree: Any) -> Divided:
         It as a pytree that JAX takes.
 
     Raises:
-        TypeError: If a static leaf can't be hashed, with its path.
+        TypeError: If a static leaf can't be hashed, or is an object; with its path.
     """
     found = remembered(tree)
     if found is not None:

@@ -19,8 +19,10 @@ from graphcore.cache.static_contents import StaticContents
 from graphcore.content import StrictTreeDef, is_immutable, static_key
 from graphcore.divided.filtered_types import is_filtered
 from graphcore.known_types import ATOMS
+from graphcore.nodes.registry import is_graph_node
 from graphcore.trails import path_text
 from graphcore.variables.bare_arrays import are_arrays, is_array, is_frozen
+from graphcore.variables.impl import is_variable
 
 _Editor: TypeAlias = Callable[[Any, Sequence[Any]], Any]
 
@@ -79,16 +81,15 @@ class Frame:
 
     def _refuse(self) -> None:
         whole = self.structure.unflatten(range(self.structure.num_leaves))
-        for path, number in jax.tree_util.tree_leaves_with_path(whole):
+        for number, x in self.statics.items():
             try:
-                hash(self.statics.get(number))
+                hash(x)
             except TypeError as error:
-                where = jax.tree_util.keystr(path, simple=True, separator="/")
                 raise TypeError(
-                    f"What stands at {path_text((where,))!r} of a pytree with static "
-                    f"leaves is a {type(self.statics[number]).__name__}, which can't "
-                    "be hashed: leaves that are no arrays decide what is compiled. "
-                    "Use a hashable value."
+                    f"What stands at {_place(whole, number)!r} of a pytree "
+                    f"with static leaves is a {type(x).__name__}, which can't be "
+                    "hashed: leaves that are no arrays decide what is compiled. Use a "
+                    "hashable value."
                 ) from error
 
     def __repr__(self) -> str:
@@ -211,7 +212,7 @@ def frame_of(tree: Any, leaves: Sequence[Any], structure: Any) -> Frame:
         structure: Its structure.
 
     Raises:
-        TypeError: If a static leaf can't be hashed, with its path.
+        TypeError: If a static leaf can't be hashed, or is an object; with its path.
     """
     try:
         frame = _last.get(structure)
@@ -227,6 +228,7 @@ def frame_of(tree: Any, leaves: Sequence[Any], structure: Any) -> Frame:
 
 
 def _made(tree: Any, leaves: Sequence[Any], structure: Any) -> Frame:
+    _refuse_objects(tree, leaves)
     outer = jax.tree.leaves(tree, is_leaf=is_filtered)
     has_filtered = any(map(is_filtered, outer))
     chosen: list[bool] = []
@@ -244,6 +246,25 @@ def _made(tree: Any, leaves: Sequence[Any], structure: Any) -> Frame:
     frame = Frame(structure, given, statics, *about, changeable=changeable)
     hash(frame)  # What has no hash is refused here, with its path.
     return frame
+
+
+def _refuse_objects(tree: Any, leaves: Sequence[Any]) -> None:
+    """Raises an error if a leaf is an object: static, it would be a constant."""
+    for number, x in enumerate(leaves):
+        if not is_array(x) and (is_variable(x) or is_graph_node(x)):
+            where = _place(tree, number)
+            raise TypeError(
+                f"What stands at {where!r} of a pytree with static leaves is a "
+                f"{type(x).__name__}, which can change, and is no pytree itself: what "
+                "a compiled function reads of it would be a constant. Make it an "
+                "attribute of a node, or pass it as an argument."
+            )
+
+
+def _place(tree: Any, number: int) -> str:
+    """The path of a leaf, for messages."""
+    path = jax.tree_util.tree_leaves_with_path(tree)[number][0]
+    return path_text((jax.tree_util.keystr(path, simple=True, separator="/"),))
 
 
 def _is_taken(x: Any) -> bool:
