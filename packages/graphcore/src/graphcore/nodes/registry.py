@@ -211,8 +211,10 @@ def register_graph_node_type(
             are not registered themselves. `create_empty(metadata)` must know the class
             then, so it is `create_empty(metadata, type=cls)`.
         containers: The names of attributes, such as `'__dict__'`, that hold a dict or
-            list each. Children and metadata of a node may depend on nothing but what
-            is in these, and on the class.
+            list each, and no subclass of these. Children and metadata of a node may
+            depend on nothing but what is in these, and on the class. What is kept is
+            found by the root of the graph, with a weak reference: a class that has
+            `__slots__` needs `__weakref__` among them.
         get_trace: `get_trace(node)` returns what `current_trace()` was where the node
             was made, so that a use in another trace is refused.
         give_state: `give_state(state)` makes what users of the type expect in the place

@@ -195,9 +195,10 @@ def register_variable_type(
         set_value: `set_value(x, value)` replaces it.
         get_metadata: `get_metadata(x)` returns a mapping from names to static values:
             at best the dict that holds them.
-        create: `create(type, value, metadata)` makes an instance.
-        set_metadata: `set_metadata(x, metadata)` replaces the metadata. Without it a
-            function may not change that.
+        create: `create(type, value, metadata)` makes an instance. The mapping can't be
+            changed: what is to be kept of it as a whole is a copy, `dict(metadata)`.
+        set_metadata: `set_metadata(x, metadata)` replaces the metadata, with the same
+            of the mapping. Without it a function may not change that.
         get_trace: `get_trace(x)` returns what `current_trace()` was where `x` was made,
             so that a use in another trace is refused. What the library itself writes
             to an object that a function closes over is for the library to refuse; of
