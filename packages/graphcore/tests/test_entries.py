@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import graphcore as gc
-from graphcore.authors import enter
+from graphcore.authors import Bodies, enter
 
 
 class Unsorted:
@@ -191,3 +191,18 @@ def test_values_must_be_one_list_a_setting():
 def test_options_must_be_hashable():
     with pytest.raises(ValueError, match=r"options of 'len' is not hashable: \["):
         enter(len, (gc.Dict(a=gc.Param(1)),), options=["unroll"])
+
+
+def test_settings_that_are_not_hashable_are_named():
+    @dataclasses.dataclass
+    class Thawed(gc.PrefixMapping):
+        answer: object = 0
+
+        def map_prefix(self, path, variable):
+            return self.answer
+
+    node = gc.Dict(a=gc.Param(1))
+    with pytest.raises(ValueError, match=r"setting of 'len' is not hashable: .*Thawed"):
+        enter(len, (node,), settings=Thawed(), out_settings=0, cache=Bodies(1))
+    with pytest.raises(ValueError, match=r"setting of 'len' is not hashable: \[0\]"):
+        enter(len, (node,), settings=Thawed([0]), out_settings=0)

@@ -121,7 +121,10 @@ def broadcast_prefix(
             raise
         at = f" at {path_text(map(key_of, path))!r}" if path else ""
         is_node = is_graph_node(both[1]) if both else False
-        hint = ", or a `PrefixMapping` of its variables, as `StateSharding` is"
+        hint = (
+            ", or a `PrefixMapping` of its variables: in nnx_transforms a `StateAxes` "
+            "or `StateSharding`"
+        )
         raise ValueError(
             f"{called[0]}{at} is {given}, but {called[1]}{at and ' there'} is "
             f"{stands}. Give it the same structure, or one setting for the whole"

@@ -447,7 +447,11 @@ def _find_or_make(
             body = None if bodies is None else bodies.known.get(key)
         except TypeError:  # something is not hashable
             check_hashable("options", options, callee.name)
+            for setting in settings.variables if settings else ():
+                check_hashable("setting", setting, callee.name)
             if cache is not None:
+                for setting in prefix_leaves((*entry._settings, entry._out_settings)):
+                    check_hashable("setting", setting, callee.name)
                 for place, value in statics.items():
                     check_hashable(f"static argument {place!r}", value, callee.name)
                 raise
