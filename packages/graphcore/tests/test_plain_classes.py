@@ -30,6 +30,11 @@ class Frozen:
     part: Layer
 
 
+@gc.register_dataclass
+class Plain:
+    pass
+
+
 def run(f, *args):
     entry = enter(f, args)
     return entry.commit(*jax.jit(entry.body)(*entry.values))
@@ -141,3 +146,13 @@ def test_private_slots_are_children_too():
     hidden = Hidden()
     assert run(Hidden.double, hidden).tolist() == [2.0, 2.0]
     assert gc.clone(hidden).double().tolist() == [4.0, 4.0]
+
+
+@pytest.mark.parametrize("base", [list, dict, tuple])
+def test_classes_that_hold_more_than_attributes_are_refused(base):
+    refused = pytest.raises(ValueError, match=rf"derives from {base.__name__}, whose")
+    with refused:
+        gc.register_dataclass(type("Layers", (base,), {}))
+    # A subclass of a registered one, when it is met.
+    with refused:
+        gc.clone(gc.Dict(a=type("Layers", (base, Plain), {})()))

@@ -31,7 +31,8 @@ def register_dataclass(cls: type[T], /) -> type[T]:
         The class itself, unchanged.
 
     Raises:
-        ValueError: If it is a type of nodes or variables already.
+        ValueError: If it is a type of nodes or variables already, or if its instances
+            hold something besides attributes, as those of a subclass of `list` do.
 
     Example:
         >>> import graphcore as gc, dataclasses, jax.numpy as jnp
@@ -49,7 +50,17 @@ def register_dataclass(cls: type[T], /) -> type[T]:
     return cls
 
 
+_PY_TPFLAGS_HEAPTYPE = 1 << 9  # of classes that a program made
+
+
 def _impl_of(cls: type[Any]) -> GraphNodeImpl:
+    for base in cls.__mro__[:-1]:
+        if not base.__flags__ & _PY_TPFLAGS_HEAPTYPE:
+            raise ValueError(
+                f"{cls.__name__} derives from {base.__name__}, whose instances hold "
+                "more than attributes. Keep that in an attribute, or say with "
+                "`register_graph_node_type` what the children are."
+            )
     slots = slots_of(cls)
     has_dict = cls.__dictoffset__ != 0
 
