@@ -1,8 +1,12 @@
 """Plain classes of arrays as nodes."""
 
+import abc
 import dataclasses
 import gc as garbage
+import types
 import weakref
+from collections.abc import Mapping
+from typing import Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +14,8 @@ import pytest
 
 import graphcore as gc
 from graphcore.authors import enter
+
+T = TypeVar("T")
 
 
 @gc.register_dataclass
@@ -148,9 +154,19 @@ def test_private_slots_are_children_too():
     assert gc.clone(hidden).double().tolist() == [4.0, 4.0]
 
 
-@pytest.mark.parametrize("base", [list, dict, tuple])
+@pytest.mark.parametrize("base", [Generic[T], abc.ABC, Mapping])
+def test_bases_of_python_that_hold_nothing_but_attributes(base):
+    kind = types.new_class("Layer", (base,))
+    kind.__abstractmethods__ = frozenset()
+    gc.register_dataclass(kind)
+    layer = kind()
+    layer.w = jnp.ones(2)
+    assert gc.clone(layer).w.shape == (2,)
+
+
+@pytest.mark.parametrize("base", [list, dict, tuple, Exception, types.SimpleNamespace])
 def test_classes_that_hold_more_than_attributes_are_refused(base):
-    refused = pytest.raises(ValueError, match=rf"derives from {base.__name__}, whose")
+    refused = pytest.raises(ValueError, match="Layers hold more than attributes")
     with refused:
         gc.register_dataclass(type("Layers", (base,), {}))
     # A subclass of a registered one, when it is met.

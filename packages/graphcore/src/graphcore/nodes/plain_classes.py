@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from graphcore.content_key import slots_of
+from graphcore.content_key import content_base, slots_of
 from graphcore.errors import check_class
 from graphcore.nodes.registry import GraphNodeImpl, add_node_impl
 
@@ -50,17 +51,13 @@ def register_dataclass(cls: type[T], /) -> type[T]:
     return cls
 
 
-_PY_TPFLAGS_HEAPTYPE = 1 << 9  # of classes that a program made
-
-
 def _impl_of(cls: type[Any]) -> GraphNodeImpl:
-    for base in cls.__mro__[:-1]:
-        if not base.__flags__ & _PY_TPFLAGS_HEAPTYPE:
-            raise ValueError(
-                f"{cls.__name__} derives from {base.__name__}, whose instances hold "
-                "more than attributes. Keep that in an attribute, or say with "
-                "`register_graph_node_type` what the children are."
-            )
+    if content_base(cls) is not object or issubclass(cls, types.SimpleNamespace):
+        raise ValueError(
+            f"Instances of {cls.__name__} hold more than attributes, or are made in a "
+            "way of their own, as those of a subclass of list are. Keep that in an "
+            "attribute, or say with `register_graph_node_type` what the children are."
+        )
     slots = slots_of(cls)
     has_dict = cls.__dictoffset__ != 0
 
