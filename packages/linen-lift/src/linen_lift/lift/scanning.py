@@ -35,6 +35,10 @@ from .pack import Boundary, packed, refuse_created
 __all__ = ["scan"]
 
 
+_NONE_LATER = "later iterations cannot create one"
+_NONE_AT_ALL = "none can be created in 0 iterations (length=0)"
+
+
 def _moved(tree: Any, source: int, destination: int) -> Any:
     if source == destination:
         return tree
@@ -123,16 +127,15 @@ def scan(
     )
 
     def inner(call: Boundary, init: Any, *args: Any) -> Any:
-        rng_groups = call.streams
         shared, carried, *stacked = call.variables
+        stacked = mapped.checked_cut(stacked, call)
         leaves, treedef = jax.tree.flatten(args)
         places = broadcast_prefix(arg_axes, args, axes.is_shared)
-        stacked = mapped.checked_cut(stacked, call)
         size = length
         if size is None:
             given = stacked, leaves
             size = axes.mapped_size((mapped.in_axes, places), given)
-        keys = splits.split(rng_groups, size, "scan")
+        keys = splits.split(call.streams, size, "scan")
         # None for what all iterations share: they close over it.
         xs = (
             list(map(_moved, stacked, mapped.in_axes, repeat(0))),
@@ -144,14 +147,17 @@ def scan(
         )
         # Immutable collections cannot change: they need not be carried.
         moving = call.writable(carried)
+        state: Any = moving, init
+        created: Any = tuple({} for _ in shared)
+        may_grow, grew = size != 0, False
 
-        def iteration(
-            shared: Any, moving: Any, carry: Any, xs: Any, mutable: Any = not_broadcast
-        ) -> tuple[Any, ...]:
+        def iteration(state: Any, xs: Any, mutable: Any = not_broadcast) -> Any:
+            """The next state, what is stacked, and the new broadcast variables."""
+            nonlocal grew
+            moving, carry = state
             stacked, split, slices = xs
-            streams = tuple(_chosen(split, rng_groups))
-            all_carried = tuple(map(operator.or_, carried, moving))
-            groups = (shared, all_carried, *stacked)
+            streams = tuple(_chosen(split, call.streams))
+            groups = (shared, tuple(map(operator.or_, carried, moving)), *stacked)
             if data_transform is not None:
                 groups, streams = data_transform(groups, streams)
             scope = call(groups, streams, mutable)
@@ -162,70 +168,47 @@ def scan(
                     f"found {type(out).__name__}."
                 )
             carry, ys = out
-            _, new_carried, *_ = call.collect(scope)
-            new_shared, _, *new_stacked = call.collect(scope, changed_only=True)
-            return new_shared, new_carried, carry, ys, new_stacked
+            _, now, *_ = call.collect(scope)
+            grew = may_grow and jax.tree.structure(now) != jax.tree.structure(moving)
+            new_shared, _, *stacked = call.collect(scope, changed_only=True)
+            return (now, carry), (ys, stacked), new_shared
 
-        def grows(old: Any, new: Any) -> bool:
-            return bool(jax.tree.structure(new) != jax.tree.structure(old))
+        def body(state: Any, xs: Any) -> Any:
+            new, outs, _ = iteration(state, xs)
+            if grew:
+                # The trace is finished all the same, although the results mean
+                # nothing: JAX would keep what an abandoned one closes over.
+                return state, None
+            if not may_grow:
+                reason = _NONE_LATER if size else _NONE_AT_ALL
+                refuse_created(state[0], new[0], call, "scan", reason)
+            return new, outs
 
-        reason = "later iterations cannot create one"
-        if size == 0:
-            reason = "none can be created in 0 iterations (length=0)"
-        created: Any = tuple({} for _ in shared)
-        may_grow, grew = size != 0, False
+        # Where no carried variables are, they are often about to be made. To find out
+        # costs a trace of one iteration, which is less than a loop in vain.
         stored = all(any(cols.values()) for cols in moving)
         may_fill = may_grow and not stored and call.can_write(variable_carry)
         if may_fill or call.can_write(variable_broadcast):
-            # Where no carried variables are, they are often about to be made. To find
-            # out costs a trace of one iteration, which is less than a loop in vain.
-            def create(carried: Any, carry: Any, xs: Any) -> Any:
-                nonlocal grew
-                new_shared, new_carried, *_ = iteration(
-                    shared, carried, carry, xs, True
-                )
-                grew = may_grow and grows(moving, new_carried)
-                return new_shared
 
-            first = _one_iteration(moving, init, xs)
+            def create(state: Any, xs: Any) -> Any:
+                return iteration(state, xs, mutable=True)[2]
+
+            first = _one_iteration(state, xs)
             created, key_path = evaluate_independent(create, *first)
             if key_path is not None:
-                split = set(splits.names(rng_groups))
+                split = set(splits.names(call.streams))
                 raise BroadcastVariableError(*call.place(key_path), split)
             shared = tuple(map(joined, shared, created))
-
-        def body(state: Any, xs: Any) -> Any:
-            nonlocal grew
-            carried, carry = state
-            _, new, carry, ys, out = iteration(shared, carried, carry, xs)
-            if grows(carried, new):
-                if may_grow:
-                    # The trace is finished all the same, although the results mean
-                    # nothing: JAX would keep what an abandoned one closes over.
-                    grew = True
-                    return state, None
-                refuse_created(carried, new, call, "scan", reason)
-            return (new, carry), (ys, out)
-
         if not grew:
-            (carried_out, carry), outs = over(body, (moving, init), xs, length=length)
+            end, outs = over(body, state, xs, length=length)
         if grew:
             # The first iteration makes carried variables: it is computed apart.
             may_grow = False
-            rest = slice(None, -1) if reverse else slice(1, None)
-            x = jax.tree.map(lambda x: x[-1 if reverse else 0], xs)
-            _, *state, y, out = iteration(shared, moving, init, x)
-            xs = jax.tree.map(lambda x: x[rest], xs)
             fewer = None if length is None else length - 1
-            (carried_out, carry), others = over(body, tuple(state), xs, length=fewer)
+            others = functools.partial(over, body, length=fewer)
+            end, outs = _apart(iteration, others, state, xs, reverse)
 
-            def join(one: Any, more: Any) -> Any:
-                one = jnp.asarray(one)[None]
-                return jnp.concatenate([more, one] if reverse else [one, more])
-
-            outs = jax.tree.map(join, (y, out), others)
-
-        ys, stacked_out = outs
+        (carried_out, carry), (ys, stacked_out) = end, outs
         mapped.check_out(stacked_out, call)
         stacked_out = list(map(_moved, stacked_out, repeat(0), mapped.out_axes))
         left = (created, carried_out, *mapped.note(stacked_out))
@@ -251,8 +234,21 @@ def scan(
     return wrapper
 
 
-def _one_iteration(carried: Any, init: Any, xs: Any) -> tuple[Any, Any, Any]:
+def _one_iteration(state: Any, xs: Any) -> tuple[Any, Any]:
     """What the first iteration gets, as shapes and types."""
-    carried, init, xs = jax.eval_shape(lambda: (carried, init, xs))
+    state, xs = jax.eval_shape(lambda: (state, xs))
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), xs)
-    return carried, init, one
+    return state, one
+
+
+def _apart(iteration: Any, others: Any, state: Any, xs: Any, reverse: bool) -> Any:
+    """A loop whose first iteration runs outside of the loop over the others."""
+    place, rest = (-1, slice(None, -1)) if reverse else (0, slice(1, None))
+    state, first, _ = iteration(state, jax.tree.map(lambda x: x[place], xs))
+    end, more = others(state, jax.tree.map(lambda x: x[rest], xs))
+
+    def stacked(one: Any, more: Any) -> jax.Array:
+        one = jnp.asarray(one)[None]
+        return jnp.concatenate([more, one] if reverse else [one, more])
+
+    return end, jax.tree.map(stacked, first, more)
