@@ -149,16 +149,14 @@ class Boundary:
             inner = outer._reopen(variables, rngs, mutable, self._label, offset)
             inner._tree.lifetime = self._lifetime
             inner_roots.append(inner)
-        known: dict[Any, Scope] = {}
+        known: dict[Scope, Scope] = {}
         scopes = []
         for outer, (index, relative) in zip(self._scopes, self._places, strict=True):
             inner = inner_roots[index]
-            for depth, name in enumerate(relative):
-                place = (index, relative[: depth + 1])
+            for name in relative:
                 inner._passed |= {name}
-                if place not in known:
-                    known[place] = Scope({}, name=name, parent=inner)
-                inner = known[place]
+                child = Scope({}, name=name, parent=inner)
+                inner = known.setdefault(child, child)
             if relative:
                 inner._outside, inner._numbers = outer._names(), dict(outer._numbers)
             scopes.append(inner)
