@@ -151,6 +151,17 @@ def test_an_auxiliary_result_that_is_not_there():
         Calls(pull).init(KEY, X)
 
 
+def test_a_forward_rule_that_returns_no_pair():
+    def rule(module, x):
+        backward = lambda _, g: ({}, g)
+        return nn.custom_vjp(call, call, backward)(nn.Dense(2), x).sum()
+
+    model = Calls(rule)
+    variables = model.init(KEY, X)
+    with pytest.raises(TypeError, match=r"forward function .* a pair \(out, residuals"):
+        jax.grad(lambda v: model.apply(v, X))(variables)
+
+
 def test_a_backward_rule_that_returns_no_tuple():
     def rule(module, x):
         forward = lambda module, x: nn.vjp(call, module, x)

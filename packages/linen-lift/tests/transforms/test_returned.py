@@ -125,6 +125,25 @@ def test_the_body_of_a_scan_may_return_a_list():
         run(wrong)
 
 
+def test_auxiliary_results_and_residuals_may_come_in_a_list():
+    def fn(_, x):
+        pair = lambda dense, x: [dense(x).sum(), x]
+        (_, aux), _ = nn.value_and_grad(pair, nn.Dense(2), x, has_aux=True)
+        return aux
+
+    assert run(fn).tolist() == X.tolist()
+
+    def rule(_, x):
+        call = lambda dense, x: dense(x)
+        forward = lambda dense, x: [*nn.vjp(call, dense, x)]
+        backward = lambda pull_back, g: pull_back(g)
+        return nn.custom_vjp(call, forward, backward)(nn.Dense(2), x).sum()
+
+    variables = Block(rule).init(KEY, X)
+    grads = jax.grad(lambda v: Block(rule).apply(v, X))(variables)["params"]
+    assert grads["Dense_0"]["bias"].tolist() == [2, 2]
+
+
 def sown_in_one(module, x):
     def sow(module, x):
         module.sow("seen", "h", x)

@@ -21,11 +21,14 @@ from ..frozen_dict import unfreeze
 from ..scope import describe_place
 from ..signatures import parameters_of
 from ..tree import joined
-from .pack import Boundary, leaf_paths, packed
+from .pack import Boundary, checked_pair, leaf_paths, packed
 from .statics import as_tuple
 from .variables import path_offsets
 
 __all__ = ["custom_vjp", "grad", "jvp", "value_and_grad", "vjp"]
+
+_AUX_RULE = "With has_aux=True the function must return a pair (out, aux)"
+_FORWARD_RULE = "The forward function must return a pair (out, residuals)"
 
 
 def _per_scope(given: Any, roots: Sequence[Any], what: str) -> tuple[Any, ...]:
@@ -44,17 +47,6 @@ def _per_scope(given: Any, roots: Sequence[Any], what: str) -> tuple[Any, ...]:
 
 def _paths(scopes: Sequence[Any]) -> str:
     return ", ".join(f'"{scope.path_text}"' for scope in scopes)
-
-
-def _aux_pair(out: Any, has_aux: bool) -> tuple[Any, Any]:
-    if not has_aux:
-        return out, ()
-    if not (isinstance(out, tuple) and len(out) == 2):
-        raise TypeError(
-            "With has_aux=True the function must return a pair (out, aux); found "
-            f"{type(out).__name__}."
-        )
-    return out
 
 
 def _without(tree: Any, known: Any) -> dict[str, Any]:
@@ -135,7 +127,7 @@ def vjp(
             if reduce_axes:
                 wanted, args = psum_cotangents((wanted, args), reduce_axes)
             out, left = call.run(fn, (wanted, others), call.streams, args)
-            out, aux = _aux_pair(out, has_aux)
+            out, aux = checked_pair(out, _AUX_RULE) if has_aux else (out, ())
             return out, (aux, left)
 
         # Variables that are just made have cotangents too: they are differentiated
@@ -391,7 +383,8 @@ def custom_vjp(
         wanted = tuple(map(unfreeze, wanted))
         known = jax.tree.map(lambda _: None, wanted)
 
-        def joined(moving: Sequence[Any]) -> list[Any]:
+        def whole(moving: Sequence[Any]) -> list[Any]:
+            """All arguments, those without cotangents among them."""
             rest, still = iter(moving), iter(static_args)
             return [next(still if i in static else rest) for i in range(count)]
 
@@ -402,11 +395,11 @@ def custom_vjp(
 
         @jax.custom_vjp
         def pure(groups: Any, rngs: Any, offsets: Any, moving: Any) -> Any:
-            return kept.run(fn, groups, rngs, joined(moving), {}, offsets)
+            return kept.run(fn, groups, rngs, whole(moving), {}, offsets)
 
         def forward(groups: Any, rngs: Any, offsets: Any, moving: Any) -> Any:
-            both, left = kept.run(forward_fn, groups, rngs, joined(moving), {}, offsets)
-            out, residuals = _aux_pair(both, True)
+            both, left = kept.run(forward_fn, groups, rngs, whole(moving), {}, offsets)
+            out, residuals = checked_pair(both, _FORWARD_RULE)
             return (out, left), residuals
 
         def backward(residuals: Any, cotangents: Any) -> Any:

@@ -382,6 +382,21 @@ def refuse_created(
         raise CarriedVariableError(*place, loop=loop, reason=reason)
 
 
+def checked_pair(out: Any, rule: str) -> Any:
+    """What a function returned, if it is a pair.
+
+    Args:
+        out: what it returned.
+        rule: what it must return, for the error.
+
+    Raises:
+        TypeError: if it is none.
+    """
+    if not (isinstance(out, (tuple, list)) and len(out) == 2):
+        raise TypeError(f"{rule}; found {type(out).__name__}.")
+    return out
+
+
 def pack(
     fn: Callable[..., tuple[Any, Any]],
     in_variable_filters: Sequence[CollectionFilter],

@@ -30,11 +30,12 @@ from ..dataflow import evaluate_independent
 from ..errors import BroadcastVariableError
 from ..tree import joined
 from . import axes
-from .pack import Boundary, packed, refuse_created
+from .pack import Boundary, checked_pair, packed, refuse_created
 
 __all__ = ["scan"]
 
 
+_RULE = "The function of a lifted scan must return a pair (carry, ys)"
 _NONE_LATER = "later iterations cannot create one"
 _NONE_AT_ALL = "none can be created in 0 iterations (length=0)"
 
@@ -162,12 +163,7 @@ def scan(
                 groups, streams = data_transform(groups, streams)
             scope = call(groups, streams, mutable)
             out = fn(scope, carry, *treedef.unflatten(_chosen(slices, leaves)))
-            if not (isinstance(out, (tuple, list)) and len(out) == 2):
-                raise TypeError(
-                    "The function of a lifted scan must return a pair (carry, ys); "
-                    f"found {type(out).__name__}."
-                )
-            carry, ys = out
+            carry, ys = checked_pair(out, _RULE)
             _, now, *_ = call.collect(scope)
             grew = may_grow and jax.tree.structure(now) != jax.tree.structure(moving)
             new_shared, _, *stacked = call.collect(scope, changed_only=True)
