@@ -77,9 +77,7 @@ class Tree:
                     raise NameInUseError("submodule", part, "/" + "/".join(path[:i]))
                 inner = node[part] = unfreeze(inner) if inner else {}
             node = inner
-        before = node.get(name)
-        both = isinstance(before, Mapping) and isinstance(value, Mapping)
-        node[name] = joined(before, value) if both else value
+        node[name] = joined(node.get(name), value)
 
     def seen(self) -> Tree:
         """The tree as it is now, with what is pending made in the running trace."""
@@ -169,16 +167,13 @@ def _tracers(value: Any) -> list[Any]:
     return [x for x in jax.tree.leaves(value) if isinstance(x, jax.core.Tracer)]
 
 
-def joined(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+def joined(old: Any, new: Any) -> Any:
     """Nested mappings with the entries of both; those of `new` count.
 
     Args:
         old: a nested mapping.
-        new: another.
+        new: another; anything else is what it is, and nothing of `old` is left.
     """
-    out = dict(old)
-    for name, value in new.items():
-        before = out.get(name)
-        both = isinstance(before, Mapping) and isinstance(value, Mapping)
-        out[name] = joined(before, value) if both else value  # type: ignore[arg-type]
-    return out
+    if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
+        return new
+    return {**old, **{k: joined(old.get(k), value) for k, value in new.items()}}
