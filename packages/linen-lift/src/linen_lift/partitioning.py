@@ -94,7 +94,9 @@ def _running(module: Any) -> Any:
 
 
 def _note(module: Any, collection: str, name: str, axes: Any) -> None:
-    """Stores the names of a variable's axes."""
+    """Stores the names of a variable's axes, if there are any."""
+    if axes is None:
+        return
 
     def agree(old: Any, new: AxisMetadata) -> AxisMetadata:
         if isinstance(old, AxisMetadata) and old != new:
@@ -147,10 +149,8 @@ def param_with_axes(
     """
     module = _running(module)
     value = module.param(name, init_fn, *init_args, **init_kwargs)
-    if axes is not None:
-        value = with_sharding_constraint(value, axes)
-        _note(module, "params", name, axes)
-    return value
+    _note(module, "params", name, axes)
+    return with_sharding_constraint(value, axes)
 
 
 class PartitionedVariable(Variable[Any]):
@@ -242,10 +242,8 @@ def variable_with_axes(
     """
     module = _running(module)
     made = module.variable(collection, name, init_fn, *init_args, **init_kwargs)
-    variable = PartitionedVariable(made.scope, collection, name, axes, fallback)
-    if axes is not None:
-        _note(module, collection, name, axes)
-    return variable
+    _note(module, collection, name, axes)
+    return PartitionedVariable(made.scope, collection, name, axes, fallback)
 
 
 def get_axis_names(axes_metadata: Mapping[str, Any]) -> dict[str, Any]:
