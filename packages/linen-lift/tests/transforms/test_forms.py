@@ -169,6 +169,33 @@ def test_a_lifted_method_cannot_take_the_name_of_what_it_is_given(lift):
         Clash().init(KEY, X)
 
 
+@pytest.mark.parametrize("lift", [nn.jit, nn.remat])
+def test_a_lifted_name_scope_is_one(lift):
+    class Net(nn.Module):
+        def setup(self):
+            self.out = nn.Dense(3)
+
+        @lift
+        @nn.compact_name_scope
+        def encode(self, x):
+            return nn.Dense(4)(nn.Dense(5)(x))
+
+        def __call__(self, x):
+            return self.out(self.encode(x) + self.encode(x))
+
+    def note(call, args, kwargs, context):
+        called.append((type(context.module).__name__, context.method_name))
+        return call(*args, **kwargs)
+
+    called = []
+    with nn.intercept_methods(note):
+        _, variables = Net().init_with_output(KEY, X, mutable=True)
+    assert sorted(variables["params"]) == ["encode", "out"]
+    assert sorted(variables["params"]["encode"]) == ["Dense_0", "Dense_1"]
+    assert ("NameScope", "__call__") in called
+    assert ("Net", "encode") not in called
+
+
 def test_methods_can_be_chosen():
     class Two(nn.Module):
         def setup(self):

@@ -99,9 +99,10 @@ def adopt(module: Any, name: str, value: Any) -> Any:
         waits = child.parent is not None and child.name is not None
         if child.scope is not None or waits:
             return child  # it has its place, perhaps elsewhere, and is shared
+        given = None
         if child.parent is None:
-            kept = getattr(type(module), "preserve_adopted_names", False)
-            given = child.name if kept else None
+            if getattr(type(module), "preserve_adopted_names", False):
+                given = child.name
             # What is shared outside stays shared: one table per tree of modules.
             adopted = module.scope._tree.adopted
             original, known = adopted.get(id(child), (None, None))
@@ -111,8 +112,6 @@ def adopt(module: Any, name: str, value: Any) -> Any:
             # The original is kept so that its identity stays its own.
             original, child = child, child.clone()
             adopted[id(original)] = (original, weakref.ref(child))
-        else:
-            given = None
         child.parent = module
         child.__dict__["name"] = given or f"{name}{suffix}"
         child._module__state.auto_named = given is None

@@ -489,6 +489,5 @@ class NameScope(Module):
         return method(*args, **kwargs)
 
 
-def _about(module: Module, attribute: str) -> tuple[str, str, str]:
-    where = "unbound" if module.scope is None else module.scope.path_text
-    return type(module).__name__, attribute, where
+def _about(module: Any, attribute: str) -> tuple[str, str, str]:
+    return type(module).__name__, attribute, module.scope.path_text

@@ -82,10 +82,8 @@ _MARKS = ("_compact", "_compact_name_scope")
 def _is_method(cls: type[Any], name: str, value: Any) -> bool:
     if not inspect.isfunction(value) or name in _NOT_METHODS:
         return False
-    if getattr(value, "_nowrap", False) or is_marked(value, "_wrapped_method"):
-        return False
-    if name in cls._module__field_names:  # the default of a field
-        return False
+    if getattr(value, "_nowrap", False) or name in cls._module__field_names:
+        return False  # it is exempted, or the default of a field
     marks = [mark for mark in _MARKS if getattr(value, mark, False)]
     if not marks and (name in _PROTOCOLS or name in vars(object)):
         return False

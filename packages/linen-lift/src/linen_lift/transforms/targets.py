@@ -220,8 +220,6 @@ def as_body(fn: Callable[..., Any]) -> Callable[..., Any]:
     """
     if is_marked(fn, "_lifted") or is_marked(fn, "_wrapped_method"):
         return fn
-    if getattr(fn, "_compact_name_scope", False):
-        return wrap_method(fn)
     return wrap_method(fn, functools.partial(_is_method, fn))
 
 
