@@ -73,9 +73,7 @@ def dot_product_attention_weights(
     dtype = query.dtype
     *_, heads, depth = query.shape
     scaled = query / jnp.sqrt(depth).astype(dtype)
-    products = _by_heads(
-        "...qgrd,...kgd->...grqk", scaled, key, 2, key.shape[-2], precision
-    )
+    products = _by_heads("...qgrd,...kgd->...grqk", scaled, key, 2, precision)
     products = products.reshape((*key.shape[:-3], heads, *products.shape[-2:]))
     if bias is not None:
         products = products + bias
@@ -183,29 +181,26 @@ def dot_product_attention(
         promote_dtype,
         is_causal,
     )
-    out = _by_heads(
-        "...grqk,...kgd->...qgrd", weights, value, 3, value.shape[-2], precision
-    )
+    out = _by_heads("...grqk,...kgd->...qgrd", weights, value, 3, precision)
     return out.reshape((*query.shape[:-1], out.shape[-1]))
 
 
 def _by_heads(
-    equation: str, x: jax.Array, y: jax.Array, axis: int, groups: int, precision: Any
+    equation: str, x: jax.Array, y: jax.Array, axis: int, precision: Any
 ) -> jax.Array:
     """A sum of products in which a group of heads of `x` shares each head of `y`.
 
     Args:
         equation: With the two axes that the axis of heads of `x` becomes.
         x: The first operand.
-        y: The second one.
+        y: The second one, whose axis of heads is the last but one.
         axis: The axis of heads of `x`, counted from the end.
-        groups: How many heads `y` has.
         precision: As for `jax.numpy.einsum`.
 
     Returns:
         The sum.
     """
-    axis = x.ndim - axis
+    axis, groups = x.ndim - axis, y.shape[-2]
     if groups == x.shape[axis]:  # one each
         return jnp.einsum(equation.replace("r", ""), x, y, precision=precision)
     heads = (groups, x.shape[axis] // groups)  # no -1, for empty batches
