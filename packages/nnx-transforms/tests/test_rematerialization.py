@@ -287,6 +287,18 @@ def test_static_argnums_out_of_range():
         remat(loss, static_argnums="a")(Layer(), X)
 
 
+def test_a_function_that_jax_refuses_runs_once():
+    calls = []
+
+    def text(x):
+        calls.append(x)
+        return "text"
+
+    with pytest.raises(TypeError, match="type str"):
+        remat(text)(X)
+    assert len(calls) == 1
+
+
 # Traces
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -13,8 +12,6 @@ from nnx_transforms.arguments import ChosenArguments, positions_of
 from nnx_transforms.transforms.decorators import LATER, called_as_before
 
 __all__ = ["checkpoint", "remat"]
-
-_JAX_TAKES_NAMES = "static_argnames" in inspect.signature(jax.checkpoint).parameters
 
 
 @called_as_before
@@ -63,37 +60,23 @@ def remat(
         >>> float(grads.w.value), int(model.calls.value)
         (0.0, 1)
     """
-    names = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
-    names = tuple(names)
     argnums = None if static_argnums == () else static_argnums
-    statics = ChosenArguments(f, argnums, names or None)
+    statics = ChosenArguments(f, argnums, static_argnames or None)
     due = max(statics.numbers, default=-1) + 1
     options: dict[str, Any] = {"prevent_cse": prevent_cse, "policy": policy}
-    of_jax = {**options, "static_argnums": static_argnums}
-    if names and _JAX_TAKES_NAMES:
-        of_jax["static_argnames"] = names
 
     @lifted(f)
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         positions, named = positions_of(f, args, kwargs, due)
-        fixed: dict[Any, Any] = {}
-        if argnums is not None or names:
-            _check_argnums(static_argnums, positions)
-            positions, named, fixed = statics.take(positions, named)
+        _check_argnums(static_argnums, positions)
+        positions, named, fixed = statics.take(positions, named)
         entry = enter(f, positions, named, statics=fixed)
         told = options
         if not isinstance(prevent_cse, bool):
             told = {**options, "prevent_cse": _per_list(entry, prevent_cse)}
-        try:
+        with entry.blaming():
             left = jax.checkpoint(entry.body, **told)(*entry.values)
-        except TypeError as error:
-            entry.body.blame(entry.raw, error)
-            if entry.roots or (names and not _JAX_TAKES_NAMES):
-                raise
-            jax.checkpoint(f, **of_jax)(*args, **kwargs)  # JAX says what is wrong
-            raise
-        groups, out, change = left
-        return entry.commit(groups, out, change)
+        return entry.commit(*left)
 
     return call
 
