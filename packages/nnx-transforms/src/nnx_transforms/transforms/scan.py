@@ -164,10 +164,11 @@ def _scanned(entry: Entry, options: dict[str, Any]) -> Any:
     axes = take_carry(entry.settings[1], body.place_in)[1]
     before = functools.partial(check_given, "scan", entry, options)
     with explained(entry, before, functools.partial(_check_kept, entry)):
-        shared, scanned = _divided(others, axes)
-        pairs = [*zip(entry.raw, body.axes, strict=True)]
-        own = [None if axis is None else _moved(x, axis, 0) for x, axis in pairs]
-        threaded = [x if axis is None else None for x, axis in pairs]
+        threaded, own = _divided(entry.raw, body.axes)
+        leaves, structure = jax.tree.flatten(others)
+        leaf_axes = broadcast_prefix(axes, others, lambda p: p is None)
+        apart = _divided(leaves, leaf_axes)
+        shared, scanned = (_Leaves(part, structure) for part in apart)
         (values, shared), held = take_held((threaded, shared), with_statics=True)
         step = functools.partial(body, held=held) if held else body
         init = values, carry, shared
@@ -224,17 +225,14 @@ jax.tree_util.register_pytree_with_keys(
 )
 
 
-def _divided(args: Any, axes: Any) -> tuple[_Leaves, _Leaves]:
-    """What all iterations share of the arguments, and the rest, the axis in front.
+def _divided(values: Sequence[Any], axes: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """What all iterations share of some values, and the rest, the axis in front.
 
     Each has None in the place of what is in the other.
     """
-    leaves, structure = jax.tree.flatten(args)
-    leaf_axes = broadcast_prefix(axes, args, lambda p: p is None)
-    pairs = [*zip(leaves, leaf_axes, strict=True)]
-    shared = [leaf if axis is None else None for leaf, axis in pairs]
-    scanned = [None if axis is None else _moved(leaf, axis, 0) for leaf, axis in pairs]
-    return _Leaves(shared, structure), _Leaves(scanned, structure)
+    pairs = [*zip(values, axes, strict=True)]
+    shared = [x if axis is None else None for x, axis in pairs]
+    return shared, [None if axis is None else _moved(x, axis, 0) for x, axis in pairs]
 
 
 def _moved(value: Any, source: int, destination: int) -> Any:
@@ -272,8 +270,7 @@ class _Body(MappedBody):
         """Runs one iteration."""
         (threaded, plain_carry, shared), (own, own_args) = carry, scanned
         mine, common = put_held((threaded, shared), held)
-        leaves = put_held([*common.leaves], [*own_args.leaves])
-        others = own_args.structure.unflatten(leaves)
+        others = own_args.structure.unflatten(together(common.leaves, own_args.leaves))
         args = put_carry(others, plain_carry, self.place_in)
         before = outline(plain_carry)  # now: it may be of no use after the run
         left = self.run(together(mine, own), args, {})
@@ -312,16 +309,15 @@ class _Body(MappedBody):
         with not_kept(inside.roots):
             out = super().call(inside, args, kwargs)
         axes = self.out_axes
-        if isinstance(axes, tuple) and isinstance(out, list):  # as JAX takes it
-            out = tuple(out)
-        if isinstance(axes, tuple) and not (
-            isinstance(out, tuple) and len(out) == len(axes)
-        ):
-            found = f"a tuple of {len(out)}" if isinstance(out, tuple) else repr(out)
-            raise ValueError(
-                f"scan's out_axes={axes!r} say that the function returns a tuple of "
-                f"{len(axes)}, but it returned {found}."
-            )
+        if isinstance(axes, tuple):
+            out = tuple(out) if isinstance(out, list) else out  # as JAX takes it
+            if not isinstance(out, tuple) or len(out) != len(axes):
+                is_tuple = isinstance(out, tuple)
+                found = f"a tuple of {len(out)}" if is_tuple else repr(out)
+                raise ValueError(
+                    f"scan's out_axes={axes!r} say that the function returns a tuple "
+                    f"of {len(axes)}, but it returned {found}."
+                )
         if self.place_in is not None:
             came_back = take_carry(out, self.place_out)[0]
             check_carried_objects(given, came_back)
