@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import jax
 
-from graphcore.authors import Body, Entry, Inside, Left, enter, path_text
+from graphcore.authors import Body, Entry, Inside, Left, enter
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.loops.agreement import (
     check_unchanged,
@@ -268,11 +268,7 @@ class _Condition(_Carried, Body):
         )
         check_unchanged(self, left.change, f"{message} (before -> after):")
         if left.written:
-            paths = [
-                path_text(self.variable_path(w.position))
-                for w in left.written
-                if w.position is not None
-            ]
-            raise failure(ValueError, f"{message}:", paths)
+            places = [self.place(w.path) for w in left.written]
+            raise failure(ValueError, f"{message}:", places)
         left.out = out  # JAX says what is wrong with an object.
         return left

@@ -53,7 +53,7 @@ def explain_arrays(error: Exception, body: JitBody, values: Sequence[Any]) -> No
             error.add_note(f"So are {len(wrong) - _MOST} more.")
     if isinstance(error, RuntimeError) and "deleted" in text:
         for position, value in enumerate(values):
-            if any(map(_is_deleted, jax.tree.leaves(value))):
+            if any(_is_concrete(x) and x.is_deleted() for x in jax.tree.leaves(value)):
                 error.add_note(
                     f"The array of the variable at {_shown(body, position)} is gone: "
                     "it was donated to an earlier call, or deleted."
@@ -96,10 +96,6 @@ def _lies_there(sharding: Any, value: Any) -> bool:
         for x in jax.tree.leaves(value)
         if _is_concrete(x) and x.committed
     )
-
-
-def _is_deleted(x: Any) -> bool:
-    return _is_concrete(x) and bool(x.is_deleted())
 
 
 def _is_concrete(x: Any) -> bool:

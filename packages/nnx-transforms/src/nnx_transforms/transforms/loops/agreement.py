@@ -168,9 +168,10 @@ def describe_left(
     whole = change.places.fill(out, [object()] * len(change.returned))
     seen: set[int] = set()
     for path, number in change.places.paths(whole):
-        definition = change.returned[number]
-        shown = _reference(definition) if number in seen else definition
-        children.append((path_text(("returned", *path)), shown))
+        definition: Any = change.returned[number]
+        if number in seen:
+            definition = NodeRef(definition.type, definition.index)
+        children.append((path_text(("returned", *path)), definition))
         seen.add(number)
     return Description(
         combined(children), origins, avals, outline({body.out_called: out})
@@ -279,10 +280,6 @@ def _names(body: Body) -> list[str]:
         f"self ({d.type.__name__})" if place == ("self",) else path_text(place)
         for place, d in zip(body.first_places, definitions, strict=True)
     ]
-
-
-def _reference(definition: Any) -> NodeRef[Any]:
-    return NodeRef(definition.type, definition.index)
 
 
 def outline(value: Any) -> Any:
