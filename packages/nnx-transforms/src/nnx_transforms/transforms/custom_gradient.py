@@ -15,7 +15,6 @@ from nnx_transforms.transforms.derivatives.rules import (
     pair_of,
 )
 from nnx_transforms.transforms.derivatives.tangents import zeros_like
-from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.types import P, R
 
 
@@ -78,7 +77,7 @@ class MakesCustomGradient(Protocol):
 
 
 def _optional(transform: Any) -> MakesCustomGradient:
-    return cast("MakesCustomGradient", optional_function(accepts_graph_mode(transform)))
+    return cast("MakesCustomGradient", optional_function(transform))
 
 
 @_optional

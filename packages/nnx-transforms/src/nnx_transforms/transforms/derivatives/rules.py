@@ -150,9 +150,7 @@ class RuleFunction(Generic[P, R]):
                     f"nondiff_argnums of {name!r} names argument {position}, as "
                     f"{entry!r}, but the call has {len(args)} arguments."
                 )
-        passed: list[int] = []
-        if self._as_objects:
-            passed = [n for n in self._nondiff if has_objects(args[n])]
+        passed = [n for n in self._nondiff if self._as_objects and has_objects(args[n])]
         nondiff = [n for n in self._nondiff if n not in passed]
         for position in nondiff:
             _refuse_objects(args[position], f"{names[position]} of {name!r}")
@@ -283,7 +281,7 @@ class RuleCall:
         entry: Entry,
         args: Sequence[Any],
         names: Sequence[str],
-        selects: Callable[[int, Any, Any], bool] = lambda argnum, path, x: True,
+        selects: Callable[[int, Any, Any], bool],
         nondiff: Sequence[int] = (),
         passed: Sequence[int] = (),
         as_objects: bool = False,
@@ -341,11 +339,11 @@ class RuleCall:
             The arguments with parts; if there are objects, the values of all other
             variables come last.
         """
+        if not self.has_objects:
+            return [*args]
         shown = to_parts(tuple(args), entry, self._layouts, self.selected)
         pairs = enumerate(zip(shown, args, strict=True))
         parts = [x if i in self._differentiable else given for i, (x, given) in pairs]
-        if not self.has_objects:
-            return [*args]
         hidden, rest = ([entry.raw[i] for i in numbers] for numbers in self._rest)
         # No rule is told of the tangents of an object behind a function, or gives any.
         message = (
