@@ -838,3 +838,27 @@ def test_a_partial_of_an_object():
     behind = jax.tree_util.Partial(lambda scale, m: m(X) * scale, scale, m=m)
     g = grad(lambda partial: partial())(behind)
     assert g.args == (m(X),) and g.keywords == {"m": due}
+
+
+def test_numbers_in_the_output_are_those_that_jax_gives_back():
+    def theirs(w):
+        return {"number": 3.0, "array": w * 2, "same": w}
+
+    def ours(m):
+        return theirs(m.w.value)
+
+    w = jnp.array(2.0)
+    model = Dict(w=Param(w))
+    tangent = jax.tree.map(jnp.ones_like, gc.state(model))
+    pairs = [
+        (vjp(ours, model)[0], jax.vjp(theirs, w)[0]),
+        (linearize(ours, model)[0], jax.linearize(theirs, w)[0]),
+        (jvp(ours, (model,), (tangent,))[0], jax.jvp(theirs, (w,), (w,))[0]),
+        (
+            value_and_grad(lambda m: 3.0)(model)[0],
+            jax.value_and_grad(lambda w: 3.0)(w)[0],
+        ),
+    ]
+    for out, due in pairs:
+        assert out == due
+        assert jax.tree.map(type, out) == jax.tree.map(type, due)

@@ -99,8 +99,7 @@ def value_and_grad(
         >>> float(value), float(grads.w.value), int(model.n.value)
         (18.0, 12.0, 1)
     """
-    options = {**locals(), "arranged": lambda both, aux: ((both[0], aux), both[1])}
-    return derivative_function(_value_and_gradient, scalar=True, **options)
+    return derivative_function(jax.grad, with_value=True, scalar=True, **locals())
 
 
 @called_with_the_same
@@ -148,14 +147,3 @@ def grad(
         {'w': Array(2., dtype=float32, weak_type=True)}
     """
     return derivative_function(jax.grad, scalar=True, **locals())
-
-
-def _value_and_gradient(function: Any, *how: Any, **options: Any) -> Any:
-    """As `jax.value_and_grad`, but further output comes last, as from `jax.grad`."""
-    compute = jax.value_and_grad(function, *how, **options)
-
-    def both(*args: Any, **kwargs: Any) -> Any:
-        (value, rest), gradient = compute(*args, **kwargs)
-        return (value, gradient), rest
-
-    return both

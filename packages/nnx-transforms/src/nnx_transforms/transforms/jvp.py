@@ -70,8 +70,10 @@ def jvp(
     if call.has_objects:
         tangents = from_states(tangents, abstract(args), _HOLD)
     with call.entry.blaming():
-        out, dot, rest = jax.jvp(call.function, args, tangents, has_aux=True)
-    return call.result(rest, to_states(dot), out)
+        _, dot, rest = jax.jvp(call.function, args, tangents, has_aux=True)
+    dot = to_states(dot)
+    out, *aux = call.result(rest)
+    return out, dot, *aux
 
 
 _HOLD = "The tangents hold"

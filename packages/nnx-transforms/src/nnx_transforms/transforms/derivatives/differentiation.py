@@ -46,9 +46,6 @@ from nnx_transforms.transforms.derivatives.tangents import (
     to_states,
 )
 
-_MISSING: Any = object()
-
-
 Filters: TypeAlias = Sequence[tuple[int, Filter | None]]
 """Positions of arguments, and the filter of each; None where the default holds."""
 
@@ -314,28 +311,18 @@ class Differentiation:
                 f"{type(found).__name__}.{hint}"
             )
 
-    def result(self, rest: Any, derived: Any, out: Any = _MISSING) -> tuple[Any, ...]:
+    def result(self, rest: Any) -> tuple[Any, ...]:
         """Brings what the function did to the caller's objects: all of it, or nothing.
 
         Args:
             rest: The second half of what `function` returned.
-            derived: What the derivative is.
-            out: The first half of what `function` returned, if JAX gave it back.
 
         Returns:
-            The output of the user's function, if JAX gave it back; what was derived;
-            and the second output of the function, if it has one.
+            The output of the user's function; and the second one, if it has one.
         """
         values, tree, change = rest
-        if out is not _MISSING:
-            # JAX has made arrays of the numbers in it.
-            plain = out
-            if change.places.spots:
-                plain, _ = take_parts(Divided.map(Divided.join, out))
-            tree = (plain, tree[1]) if self._has_aux else plain
-        whole = self.entry.commit([values], tree, change)
-        outs = tuple(whole) if self._has_aux else (whole,)
-        return (*outs[: out is not _MISSING], derived, *outs[1:])
+        out = self.entry.commit([values], tree, change)
+        return tuple(out) if self._has_aux else (out,)
 
 
 def derivative_function(
@@ -345,7 +332,7 @@ def derivative_function(
     has_aux: bool,
     wrt: Filter | None,
     *,
-    arranged: Callable[[Any, Any], Any] = lambda derived, aux: (derived, aux),
+    with_value: bool = False,
     reduce_axes: Hashable = (),
     scalar: bool = False,
     as_objects: bool = False,
@@ -360,7 +347,7 @@ def derivative_function(
             sequence of them.
         has_aux: Whether the function has further output.
         wrt: The filter of arguments for which there is no other.
-        arranged: Makes the result of the derivative and the further output.
+        with_value: Whether the output of the function is returned as well.
         reduce_axes: As for `Differentiation`.
         scalar: Likewise.
         as_objects: Likewise.
@@ -384,8 +371,11 @@ def derivative_function(
         derive = derivative(call.function, numbers, has_aux=True, **options)
         with call.entry.blaming():
             derived, rest = derive(*call.args, **call.kwargs)
-        found = call.result(rest, to_states(derived))
-        return arranged(*found) if has_aux else found[0]
+        found = to_states(derived)
+        out, *aux = call.result(rest)
+        if with_value:
+            return (out, *aux) if has_aux else out, found
+        return (found, *aux) if has_aux else found
 
     return compute
 
@@ -423,7 +413,8 @@ def linear_map(
     if call.has_objects or has_parts(out):
         due = abstract(out if backward else call.args)
         linear = LinearMap(functools.partial(apply, due), linear)
-    return call.result(rest, linear, out)
+    out, *aux = call.result(rest)
+    return out, linear, *aux
 
 
 @jax.tree_util.register_dataclass
