@@ -297,7 +297,13 @@ class _Body(MappedBody):
         given = jax.tree.map(lambda x: x, (args, kwargs))
         left = super().run_inside(inside, args, kwargs)
         check_carried(self, left.change)
-        self._check_made(left)
+        for w in left.written:
+            if w.position is None and not is_axis(w.setting):
+                raise ValueError(
+                    f"The function made the variable at {self.place(w.path)!r}, which "
+                    f"has {w.setting!r} instead of an axis, but was not there in the "
+                    "first iteration. Give it an axis, or make it before the scan."
+                )
         changed = left.change.definitions
         if changed is not None:
             check_settled(self, inside, changed, given)
@@ -322,16 +328,6 @@ class _Body(MappedBody):
             came_back = take_carry(out, self.place_out)[0]
             check_carried_objects(given, came_back)
         return out
-
-    def _check_made(self, left: Left) -> None:
-        """Makes sure that new variables have an axis."""
-        for w in left.written:
-            if w.position is None and not is_axis(w.setting):
-                raise ValueError(
-                    f"The function made the variable at {self.place(w.path)!r}, which "
-                    f"has {w.setting!r} instead of an axis, but was not there in the "
-                    "first iteration. Give it an axis, or make it before the scan."
-                )
 
 
 def _check_kept(entry: Entry, error: BaseException) -> None:

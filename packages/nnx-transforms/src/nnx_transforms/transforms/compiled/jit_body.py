@@ -93,8 +93,9 @@ class Options:
         shardings = own_settings(arguments["in_shardings"])
         self.in_shardings = tuple(shardings) if type(shardings) is list else shardings
         self.out_shardings = own_settings(arguments["out_shardings"])
+        # None leaves the choice to JAX, and contradicts no other sharding of an output.
         self.in_settings, self.out_settings = (
-            map_settings(_or_unset, shardings_alone(given))
+            map_settings(lambda x: UNSET if x is None else x, shardings_alone(given))
             for given in (self.in_shardings, self.out_shardings)
         )
         prefixes = self.in_settings, self.out_settings
@@ -106,11 +107,6 @@ class Options:
         self.places_objects = by_filter or bool(self.constrain_state)
         passed_on = {k: v for k in _PASSED_ON if (v := arguments[k])}
         self.passed_on: dict[str, Any] = {**passed_on, **arguments["more"]}
-
-
-def _or_unset(sharding: Any) -> Any:
-    # None leaves the choice to JAX: for an output, it contradicts no other sharding.
-    return UNSET if sharding is None else sharding
 
 
 class JitBody(Body):
