@@ -63,14 +63,10 @@ from nnx_transforms.training.optimizer import *
 from nnx_transforms.training.train_state import TrainState as TrainState
 from nnx_transforms.transforms.checkify import checkify as checkify
 from nnx_transforms.transforms.checkpoint import *
-from nnx_transforms.transforms.closure_convert import (
-    closure_convert as closure_convert,
-)
+from nnx_transforms.transforms.closure_convert import *
 from nnx_transforms.transforms.compiled.ahead_of_time import *
 from nnx_transforms.transforms.cond import *
-from nnx_transforms.transforms.custom_gradient import (
-    custom_gradient as custom_gradient,
-)
+from nnx_transforms.transforms.custom_gradient import *
 from nnx_transforms.transforms.custom_jvp import custom_jvp as custom_jvp
 from nnx_transforms.transforms.custom_vjp import custom_vjp as custom_vjp
 from nnx_transforms.transforms.eval_shape import *

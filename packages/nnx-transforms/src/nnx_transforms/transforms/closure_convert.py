@@ -21,6 +21,8 @@ from graphcore.authors import (
 from nnx_transforms.transforms.derivatives.rules import named_like
 from nnx_transforms.transforms.loops.agreement import failure
 
+__all__ = ["closure_convert"]
+
 R = TypeVar("R")
 
 

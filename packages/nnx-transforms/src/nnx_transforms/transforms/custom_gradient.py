@@ -17,6 +17,8 @@ from nnx_transforms.transforms.derivatives.rules import (
 from nnx_transforms.transforms.derivatives.tangents import zeros_like
 from nnx_transforms.transforms.types import P, R
 
+__all__ = ["custom_gradient"]
+
 
 class CustomGradient(RuleFunction[P, R]):
     """A function that returns its own gradient; see `custom_gradient`."""
