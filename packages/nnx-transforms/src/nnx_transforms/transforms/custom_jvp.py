@@ -28,7 +28,6 @@ class CustomJVP(RuleFunction[P, R]):
     """A function with a custom differential; see `custom_jvp`."""
 
     _defined_by = "defjvp(rule)"
-    _symbolic_zeros = False
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

@@ -38,7 +38,6 @@ class CustomVJP(RuleFunction[P, R]):
         super().__init__(**more)
         self._input_updates = input_updates and not as_objects
         self._as_objects = as_objects
-        self._options: dict[str, Any] = {}
 
     def defvjp(
         self,
