@@ -15,9 +15,10 @@ from typing import Any
 from unittest import mock
 
 from graphcore import editing, functional, undo
-from graphcore.boundary import change, entry
+from graphcore.boundary import change, entry, publishing
 from graphcore.boundary.body import Body
 from graphcore.cache.plans import Plan
+from graphcore.cache.watching import Watch
 from graphcore.graphdef.recipes import Recipe
 from graphcore.variables.variable import Variable, set_raw_value
 
@@ -28,7 +29,7 @@ __all__ = ["PLANTS", "planted"]
 def stale_plan() -> Iterator[None]:
     """A plan that was made once holds whatever is done to the graph."""
     with (
-        mock.patch.object(Plan, "holds", return_value=True),
+        mock.patch.object(Watch, "holds", return_value=True),
         mock.patch.object(Plan, "clear", return_value=None),
     ):
         yield
@@ -124,6 +125,7 @@ def half_write() -> Iterator[None]:
 
     with (
         mock.patch.object(change, "undoing", forgetting),
+        mock.patch.object(publishing, "undoing", forgetting),
         mock.patch.object(editing, "undoing", forgetting),
         mock.patch.object(functional, "undoing", forgetting),
         mock.patch.object(undo, "undoing", forgetting),
