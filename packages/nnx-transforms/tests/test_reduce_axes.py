@@ -69,6 +69,21 @@ def test_inputs():
         assert mapped(jnp.full(4, 2.0), XS).tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
+def test_an_outer_derivative_by_another_argument_is_not_summed():
+    def f(w, s, x):
+        return w**2 * s * x
+
+    def by_hand(w, s, x):
+        return jax.lax.psum(jax.grad(f)(w, s, x), "batch")
+
+    def outer(inner):
+        return jax.vmap(jax.grad(inner, 1), (None, None, 0), axis_name="batch")
+
+    got = outer(grad(f, reduce_axes="batch"))(2.0, 3.0, XS)
+    assert got.tolist() == outer(by_hand)(2.0, 3.0, XS).tolist()
+    assert len(set(got.tolist())) == len(XS)  # each has its own
+
+
 @pytest.mark.parametrize(
     "wrap", [lambda g: g, jit, remat], ids=["eager", "jit", "remat"]
 )
