@@ -80,6 +80,11 @@ def test_axes_of_arguments(transform, in_axes, x, kind, place):
     check(place, kind, lambda: transform(first, in_axes=in_axes)(Model(), x))
 
 
+def test_a_dict_of_axes_for_a_model():
+    call = nnx.vmap(first, in_axes=({"w": 0}, 0))
+    check("in nnx_transforms a `StateAxes`", ValueError, lambda: call(Model(), xs))
+
+
 @by_axis
 @pytest.mark.parametrize(
     ("out_axes", "place"),

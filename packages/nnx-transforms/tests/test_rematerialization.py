@@ -287,6 +287,10 @@ def test_static_argnums_out_of_range():
         remat(loss, static_argnums="a")(Layer(), X)
 
 
+def test_no_static_argnums_may_be_none():
+    assert remat(lambda x: x * 2, static_argnums=None)(X).tolist() == (X * 2).tolist()
+
+
 def test_a_function_that_jax_refuses_runs_once():
     calls = []
 

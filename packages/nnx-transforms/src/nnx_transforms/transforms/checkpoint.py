@@ -68,7 +68,8 @@ def remat(
     @lifted(f)
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         positions, named = positions_of(f, args, kwargs, due)
-        _check_argnums(static_argnums, positions)
+        if argnums is not None:
+            _check_argnums(argnums, positions)
         positions, named, fixed = statics.take(positions, named)
         entry = enter(f, positions, named, statics=fixed)
         told = options
