@@ -375,10 +375,28 @@ def test_errors_of_jax_pass():
     m = Line()
     with pytest.raises(TypeError, match="Gradient only defined for scalar-output"):
         grad(lambda m: jnp.ones(3) * m.a.value)(m)
-    with pytest.raises(TypeError, match="two-element tuple"):
-        grad(lambda m: m.a.value, has_aux=True)(m)
     with pytest.raises(TypeError, match="requires at least 3 positional arguments"):
         grad(lambda m: m.a.value, argnums=2)(m)
+
+
+@pytest.mark.parametrize("out", [jnp.ones(2), (1.0, 2.0, 3.0), 1.0])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda f: grad(f, has_aux=True)(Line()),
+        lambda f: jacfwd(f, has_aux=True)(Line()),
+        lambda f: jacrev(f, has_aux=True)(Line()),
+        lambda f: vjp(f, Line(), has_aux=True),
+        lambda f: linearize(f, Line(), has_aux=True),
+        lambda f: jvp(f, (Line(),), (gc.state(Line(), Param),), has_aux=True),
+    ],
+)
+def test_what_has_further_output_returns_a_pair(call, out):
+    def loss(_):
+        return out
+
+    with pytest.raises(TypeError, match=r"has_aux=True, 'loss' must return a pair"):
+        call(loss)
 
 
 def test_objects_of_other_traces_are_refused():

@@ -8,11 +8,11 @@ from typing import Any, Protocol, cast, overload
 import jax
 
 from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.derivatives.pairs import pair_of
 from nnx_transforms.transforms.derivatives.rules import (
     RuleCall,
     RuleFunction,
     named_like,
-    pair_of,
 )
 from nnx_transforms.transforms.derivatives.tangents import zeros_like
 from nnx_transforms.transforms.types import P, R

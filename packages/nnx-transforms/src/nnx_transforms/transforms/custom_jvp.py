@@ -12,11 +12,11 @@ from jax.custom_derivatives import SymbolicZero
 
 from graphcore.authors import Callee, is_object
 from nnx_transforms.transforms.decorators import LATER, optional_function
+from nnx_transforms.transforms.derivatives.pairs import pair_of
 from nnx_transforms.transforms.derivatives.rules import (
     RuleCall,
     RuleFunction,
     named_like,
-    pair_of,
 )
 from nnx_transforms.transforms.derivatives.tangents import instantiate, to_states
 from nnx_transforms.transforms.types import P, R, Rest, WithOptions

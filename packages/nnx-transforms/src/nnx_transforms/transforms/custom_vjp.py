@@ -12,11 +12,11 @@ from graphcore.authors import Callee, Divided
 from nnx_transforms.prefixes import DiffState
 from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.derivatives.key_data import keys_from_data, keys_to_data
+from nnx_transforms.transforms.derivatives.pairs import pair_of
 from nnx_transforms.transforms.derivatives.rules import (
     RuleCall,
     RuleFunction,
     named_like,
-    pair_of,
     unwrap,
 )
 from nnx_transforms.transforms.derivatives.tangents import zero_of, zeros_like

@@ -35,6 +35,7 @@ from graphcore.authors import (
 from nnx_transforms.adapters.settings import own_settings
 from nnx_transforms.arguments import positions_of
 from nnx_transforms.prefixes import DiffState, StateAxes
+from nnx_transforms.transforms.derivatives.pairs import is_pair, pair_of
 from nnx_transforms.transforms.derivatives.tangents import (
     abstract,
     has_parts,
@@ -292,9 +293,10 @@ class Differentiation:
         out = body.bind(inside)(*args, **kwargs)
         differentiated = out
         if self._has_aux:
-            if not isinstance(out, tuple | list) or len(out) != 2:
-                return out  # JAX refuses it.
-            differentiated, _ = out
+            if not self.has_objects and not is_pair(out):
+                return out  # JAX refuses it in its own words.
+            what = f"With has_aux=True, {body.__name__!r}"
+            differentiated, _ = pair_of(out, what, "(value, aux)")
         if self._scalar:
             self._refuse_objects(differentiated)
         left = inside.leave(out)

@@ -220,25 +220,6 @@ def unwrap(tree: Any) -> Any:
     return jax.tree.map(lambda x: x.value if type(x) is CustomVJPPrimal else x, tree)
 
 
-def pair_of(pair: Any, what: str, due: str) -> tuple[Any, Any]:
-    """Checks that a function returned two things.
-
-    Args:
-        pair: What it returned.
-        what: What the function is called in messages.
-        due: What it must return.
-
-    Returns:
-        The two.
-
-    Raises:
-        TypeError: If it returned anything else.
-    """
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise TypeError(f"{what} must return a pair {due}, but returned {pair!r}.")
-    return pair[0], pair[1]
-
-
 class RuleCall:
     """One call of a function with derivative rules.
 
