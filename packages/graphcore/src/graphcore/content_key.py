@@ -27,7 +27,7 @@ from graphcore.content import (
     static_key,
     values_equal,
 )
-from graphcore.holding import reached
+from graphcore.holding import attributes_of, reached
 from graphcore.trails import path_text
 
 # Built-in types whose content is compared. Others may have content that no one sees.
@@ -103,7 +103,7 @@ def content_key(value: Any, *, keep: bool = False) -> Any:
         >>> content_key([1, {'a': 2.0}]) == content_key([1, {'a': 2}])
         False
     """
-    return _key(value, {}, keep)
+    return _key(value, {}, _Copies({}) if keep else None)
 
 
 def same_content(a: Any, b: Any) -> bool:
@@ -147,13 +147,7 @@ def snapshot(value: Any) -> Any:
         >>> words = ['a']; kept = snapshot(words); words.append('b'); kept
         ['a']
     """
-    if is_immutable(value):
-        return value
-    try:
-        duplicate = copied(value, {})
-        return duplicate if same_content(duplicate, value) else value
-    except Exception:  # The `__deepcopy__` or `__eq__` of an unknown type.
-        return value
+    return _Copies({}).snapshot(value)
 
 
 def copied(value: Any, memo: dict[int, Any]) -> Any:
@@ -172,16 +166,54 @@ def copied(value: Any, memo: dict[int, Any]) -> Any:
         >>> one[0] is part, one[0] is other[0]
         (False, True)
     """
-    for part in reached([value], below):
-        # A copy has in common with it what compares by identity: an object that is
-        # reached through that may hold half of the program. Of an array of JAX, a copy
-        # that is made in a trace would be a traced value.
-        if is_immutable(part) or isinstance(part, jax.Array):
-            memo.setdefault(id(part), part)
-    _copy_views(value, memo)
-    if type(value) is PyTreeDef:
-        return _copied_structure(value, memo)
-    return copy.deepcopy(value, memo)
+    return _Copies(memo).copy(value)
+
+
+class _Copies:
+    """Copies of values that may hold each other.
+
+    Each part of a configuration may refer to the whole, so what was walked or copied
+    for one value is not again for the next.
+
+    Args:
+        memo: As for `copied`.
+    """
+
+    def __init__(self, memo: dict[int, Any]) -> None:
+        self._memo = memo
+        self._walked: dict[int, Any] = {}
+
+    def snapshot(self, value: Any) -> Any:
+        """As the function `snapshot`."""
+        if is_immutable(value):
+            return value
+        try:
+            duplicate = self.copy(value)
+            return duplicate if same_content(duplicate, value) else value
+        except Exception:  # The `__deepcopy__` or `__eq__` of an unknown type.
+            return value
+
+    def copy(self, value: Any) -> Any:
+        """As the function `copied`."""
+        memo, views = self._memo, False
+        for part in reached([value], below, self._walked):
+            # A copy has in common with it what compares by identity: an object that is
+            # reached through that may hold half of the program. Of an array of JAX, a
+            # copy that is made in a trace would be a traced value.
+            if is_immutable(part) or isinstance(part, jax.Array):
+                memo.setdefault(id(part), part)
+            views = views or _is_view(part)
+        try:
+            if views:
+                _copy_views(value, memo)
+            if type(value) is PyTreeDef:
+                return _copied_structure(value, memo)
+            return copy.deepcopy(value, memo)
+        except BaseException:
+            # Some of the copies are unfinished.
+            memo.clear()
+            self._walked.clear()
+            raise
 
 
 def _copied_structure(structure: PyTreeDef, memo: dict[int, Any]) -> PyTreeDef:
@@ -226,7 +258,7 @@ def below(part: Any) -> list[Any]:
         return []
 
 
-def _key(value: Any, known: dict[int, Any], keep: bool) -> Any:
+def _key(value: Any, known: dict[int, Any], copies: _Copies | None) -> Any:
     try:
         if _told_by_content and weakref.ref(type(value)) in _told_by_content:
             raise TypeError
@@ -234,8 +266,9 @@ def _key(value: Any, known: dict[int, Any], keep: bool) -> Any:
             raise TypeError  # Others would equal it as it is now, not as it was.
         key = static_key(value)
         found = hash(key)
-        if keep:  # only now: to copy takes longer than to learn that there is no hash
-            kept = snapshot(value)
+        # Only now: to copy takes longer than to learn that there is no hash.
+        if copies is not None:
+            kept = copies.snapshot(value)
             key = static_key(kept)
             if hash(key) != found or (kept is value and not _has_equality(value)):
                 kind = type(value)
@@ -255,7 +288,7 @@ def _key(value: Any, known: dict[int, Any], keep: bool) -> Any:
         parts = []
         for name, part in _parts(value):
             try:
-                parts.append((name, _key(part, known, keep)))
+                parts.append((name, _key(part, known, copies)))
             except UnhashableContent as error:
                 error.path = error.path if name is _ITSELF else (name, *error.path)
                 raise
@@ -329,7 +362,8 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
         for number, (key, item) in enumerate(value.items()):
             yield ("key", number), key
             yield key if isinstance(key, str | int) else ("item", number), item
-        yield "default_factory", getattr(value, "default_factory", None)
+        if isinstance(value, defaultdict):  # Others may say so of any name.
+            yield "default_factory", value.default_factory
     elif isinstance(value, set | frozenset):
         for item in value:
             yield "member", item
@@ -339,7 +373,7 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
             yield "maxlen", value.maxlen
     elif isinstance(value, bytearray):
         yield "bytes", bytes(value)
-    attributes = dict(getattr(value, "__dict__", {}))
+    attributes = dict(attributes_of(value) or {})
     for name, slot in slots.items():
         try:
             attributes[name] = slot.__get__(value)
@@ -372,7 +406,7 @@ def content_base(kind: type[Any]) -> type[Any] | None:
             base = object
         is_known = base is object or kind in _CONTAINERS
         if not is_known and base in _CONTAINERS and base not in _COPIED_BY_SUBCLASSES:
-            names = "__eq__", "__iter__"
+            names = ["__eq__"] if issubclass(base, dict) else ["__eq__", "__iter__"]
             is_known = all(method_of(kind, x) is method_of(base, x) for x in names)
         if not is_known or _hides_something(kind, len(slots_of(kind))):
             base = None

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_OF_PYTHON = types.GetSetDescriptorType | types.MemberDescriptorType
 _COLLECTIONS = (list, tuple, set, frozenset, deque)
 
 
@@ -46,18 +47,46 @@ def held_by(x: Any) -> list[Any] | None:
     if issubclass(kind, dict):
         return list(dict.values(x))
     if issubclass(kind, Mapping):  # What it gives may be in a file, or be missing.
-        return list(vars(x).values() if hasattr(x, "__dict__") else x.values())
+        attributes = attributes_of(x)
+        return list((x if attributes is None else attributes).values())
     return list(x) if issubclass(kind, _COLLECTIONS) else None
 
 
+def attributes_of(x: Any) -> dict[str, Any] | None:
+    """Returns the dict with the attributes of an instance, not a copy of it.
+
+    Args:
+        x: Any object.
+
+    Returns:
+        What Python made for it, whatever its class calls `__dict__`; None if it has
+        none.
+
+    Example:
+        >>> class Point:
+        ...     __dict__ = {'x': 0}
+        >>> point = Point(); point.x = 1; attributes_of(point), attributes_of(3)
+        ({'x': 1}, None)
+    """
+    for base in type(x).__mro__:
+        found = vars(base).get("__dict__")
+        if isinstance(found, _OF_PYTHON):
+            attributes: dict[str, Any] = found.__get__(x)
+            return attributes
+    return None
+
+
 def reached(
-    start: Iterable[T], inside: Callable[[T], Iterable[T] | None]
+    start: Iterable[T],
+    inside: Callable[[T], Iterable[T] | None],
+    seen: dict[int, Any] | None = None,
 ) -> Iterator[T]:
     """Lists what can be reached, each object once.
 
     Args:
         start: Where to begin.
         inside: Says what is reached from an object next; None for nothing.
+        seen: What was reached before, by id, and is left out now; extended.
 
     Yields:
         The objects, those to begin with among them.
@@ -67,7 +96,7 @@ def reached(
         [<class 'bool'>, <class 'int'>, <class 'object'>]
     """
     pending = [*start]
-    seen: dict[int, Any] = {}  # by id; keeps the objects alive, so ids stay unique
+    seen = {} if seen is None else seen  # keeps the objects alive, so ids stay unique
     while pending:
         x = pending.pop()
         if id(x) not in seen:

@@ -16,7 +16,7 @@ from typing import Any
 from graphcore.boundary.bodies import Bodies, Kept
 from graphcore.boundary.places import is_object
 from graphcore.content_key import slots_of
-from graphcore.holding import held_by
+from graphcore.holding import attributes_of, held_by
 
 __all__ = ["captured_objects"]
 
@@ -99,9 +99,7 @@ def _contents(x: Any) -> list[Any]:
     if found is None:
         # Wrapped functions have them as attributes, but for proxies; their types tell.
         found = [x.__wrapped__] if hasattr(type(x), "__wrapped__") else []
-        attributes = getattr(x, "__dict__", None)
-        if isinstance(attributes, dict):
-            found += attributes.values()
+        found += (attributes_of(x) or {}).values()
         kind = type(x)
         # What JAX keeps in slots is large, and none of a program's objects.
         own = {} if kind.__module__.startswith(("jax.", "jaxlib.")) else slots_of(kind)

@@ -300,6 +300,8 @@ def _is_global(x: Any) -> bool:
     """Whether a type or function is found by its name in its module."""
     if type(x) is tuple:
         return all(type(y) in _PLAIN or _is_global(y) for y in x)
+    if not callable(x):  # Asked for a name, an object may make what it has none of.
+        return False
     try:
         return getattr(sys.modules[x.__module__], x.__qualname__) is x
     except (AttributeError, KeyError, TypeError):

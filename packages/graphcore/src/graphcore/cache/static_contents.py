@@ -12,13 +12,15 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import is_
+from types import GetSetDescriptorType
 from typing import Any
 
 import jax
 
 from graphcore.cache.identities import Identities
-from graphcore.content import is_immutable
+from graphcore.content import is_immutable, method_of
 from graphcore.content_key import content_base, content_key, slots_of
+from graphcore.holding import attributes_of
 
 
 class StaticContents:
@@ -73,7 +75,7 @@ class _References:
             used again.
         nodes: Those of classes of Python's, with the names of further containers.
         containers: Dicts, of items and of attributes, lists, sets and queues.
-        dicts: Those of items, whose order matters.
+        keys: Views of the keys of those of items, whose order matters.
     """
 
     def __init__(
@@ -81,13 +83,13 @@ class _References:
         parts: list[Any],
         nodes: list[tuple[Any, Sequence[str]]],
         containers: list[Any],
-        dicts: list[Any],
+        keys: list[Any],
     ) -> None:
         self._parts = parts
         self._containers = containers
         self._copies = [_COPY[content_base(type(x))](x) for x in containers]
-        self._dicts = dicts
-        self._keys = [*chain.from_iterable(dicts)]
+        self._views = keys
+        self._keys = [*chain.from_iterable(keys)]
         self._identities = Identities(nodes, containers)
 
     @classmethod
@@ -96,7 +98,7 @@ class _References:
         parts, seen = [*values], set()
         nodes: list[tuple[Any, Sequence[str]]] = []
         containers: list[Any] = []
-        dicts: list[Any] = []
+        keys: list[Any] = []
         for part in parts:  # grows during the loop
             if id(part) in seen or isinstance(part, jax.Array) or is_immutable(part):
                 continue
@@ -105,9 +107,12 @@ class _References:
             base, own = content_base(kind), []
             if base is None:
                 return None
-            if kind.__dictoffset__:
-                nodes.append((part, ("__dict__",)))
-                own.append(vars(part))
+            attributes = attributes_of(part)
+            if attributes is not None:
+                # If a class calls something else `__dict__`, no one can replace this.
+                is_named = isinstance(method_of(kind, "__dict__"), GetSetDescriptorType)
+                nodes.append((part, ("__dict__",) if is_named else ()))
+                own.append(attributes)
             elif kind is not base:
                 nodes.append((part, ()))
             try:
@@ -123,13 +128,14 @@ class _References:
                 if not isinstance(container, dict):
                     parts += container
                     continue
-                if not all(map(is_immutable, container)):
+                if not all(map(is_immutable, dict.keys(container))):
                     return None
                 parts += dict.values(container)
             if isinstance(part, dict):
-                dicts.append(part)
-                parts.append(getattr(part, "default_factory", None))
-        return cls(parts, nodes, containers, dicts)
+                keys.append(base.keys(part))
+            if isinstance(part, defaultdict):
+                parts.append(part.default_factory)
+        return cls(parts, nodes, containers, keys)
 
     def hold(self) -> bool:
         """Tells whether all of them refer to the same objects."""
@@ -137,7 +143,7 @@ class _References:
         return (
             self._identities.hold()
             and self._copies == self._containers
-            and all(map(is_, self._keys, chain.from_iterable(self._dicts)))
+            and all(map(is_, self._keys, chain.from_iterable(self._views)))
         )
 
 

@@ -184,7 +184,7 @@ def _leaf_text(x: Any) -> str:
         kind = "function" if isinstance(x, _FUNCTIONS) else type(x).__name__
         return _cut(f"<{kind} {name}>")
     is_array = isinstance(x, jax.Array | np.ndarray | jax.ShapeDtypeStruct)
-    if is_array or (hasattr(x, "shape") and isinstance(x, jax.core.Tracer)):
+    if is_array or (isinstance(x, jax.core.Tracer) and hasattr(x, "shape")):
         return array_text(x)
     if isinstance(x, str | bytes):
         return _cut(repr(x[: MAX_LEAF + 1]))

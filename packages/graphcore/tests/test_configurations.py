@@ -1,0 +1,156 @@
+"""Configurations of classes that treat attributes in ways of their own.
+
+After those of the packages that people keep settings in: dicts whose items are
+attributes, that make what they don't have, that know what holds them.
+"""
+
+import copy
+import functools
+import sys
+
+import pytest
+
+import graphcore as gc
+from graphcore.cache.plans import plan_of
+
+
+class Named(dict):
+    """Raises an error of its own for an attribute that it does not have."""
+
+    __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__
+
+
+class Endless(dict):
+    """Has whatever it is asked for, made anew each time."""
+
+    def __missing__(self, key):
+        return Endless()
+
+    __getattr__ = dict.__getitem__
+
+
+class Growing(dict):
+    """Keeps what it was asked for, as long as it is not special."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.setdefault(name, Growing())
+
+
+class Shown(dict):
+    """Shows a copy of its items as its attributes."""
+
+    times = 0
+
+    @property
+    def __dict__(self):
+        Shown.times += 1
+        return {key: copy.copy(value) for key, value in self.items()}
+
+
+class Listed(dict):
+    """Lists its items in a way of its own."""
+
+    times = 0
+
+    def __iter__(self):
+        Listed.times += 1
+        return iter(sorted(self.keys()))
+
+    def items(self):
+        return [(key, self[key]) for key in self]
+
+
+KINDS = [Named, Endless, Growing, Shown, Listed]
+
+
+def config(kind):
+    return kind(width=1, inner=kind(names=["a"], depth=2))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: c.update(width=2),
+        lambda c: c.update(more=2),
+        lambda c: c.pop("width"),
+        lambda c: c["inner"].update(depth=3),
+        lambda c: c["inner"]["names"].append("b"),
+    ],
+)
+def test_a_change_is_seen_and_nothing_else_is_one(kind, change):
+    node = gc.Dict(w=gc.Param(1), config=config(kind))
+    before = gc.graphdef(node)
+    plan = plan_of(node)
+    for _ in range(3):
+        assert plan_of(node) is plan
+        assert before == gc.graphdef(gc.Dict(w=gc.Param(1), config=config(kind)))
+    assert [*dict.items(node.config)] == [*dict.items(config(kind))]
+    change(node.config)
+    assert gc.graphdef(node) != before
+    other = config(kind)
+    change(other)
+    assert gc.graphdef(node) == gc.graphdef(gc.Dict(w=gc.Param(1), config=other))
+    assert type(gc.merge(*gc.split(node)).config) is kind
+
+
+@pytest.mark.parametrize("kind", [Shown, Listed])
+def test_a_plan_holds_without_a_look_at_what_a_class_makes_of_its_items(kind):
+    node = gc.Dict(w=gc.Param(1), config=config(kind))
+    for _ in range(3):
+        plan_of(node)
+    times = kind.times
+    for _ in range(10):
+        plan_of(node)
+    assert kind.times == times
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_printing_asks_a_static_value_for_nothing(kind):
+    node = gc.Dict(config=config(kind))
+    assert "names" in repr(node) and "names" in repr(gc.graphdef(node))
+    assert [*dict.items(node.config)] == [*dict.items(config(kind))]
+
+
+class Setting:
+    """Equals others by its value, and knows what it is a part of."""
+
+    def __init__(self, value, parent):
+        self.value, self.parent = value, parent
+
+    def __eq__(self, other):
+        return isinstance(other, Setting) and self.value == other.value
+
+    def __hash__(self):
+        return hash(self.value)
+
+
+class Settings:
+    """Knows its parts, and has no hash."""
+
+    def __init__(self, values):
+        self.parts = [Setting(value, self) for value in values]
+
+    def __eq__(self, other):
+        return isinstance(other, Settings) and self.parts == other.parts
+
+
+def calls_of(function):
+    calls = []
+    sys.setprofile(lambda frame, event, _: event == "call" and calls.append(frame))
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return len(calls)
+
+
+def test_the_work_grows_with_the_size_where_each_part_knows_the_whole():
+    nodes = [gc.Dict(config=Settings(range(count))) for count in (20, 20, 40, 80)]
+    _, small, _, large = (calls_of(functools.partial(plan_of, x)) for x in nodes)
+    assert large < 6 * small
+    nodes[-1].config.parts[3].value = "other"
+    assert gc.graphdef(nodes[-1]) != gc.graphdef(gc.Dict(config=Settings(range(80))))
