@@ -286,18 +286,19 @@ def is_immutable(value: Any) -> bool:
 
     Returns:
         True for values of well-known immutable types, for those that compare by
-        identity, since a change in place does not alter that, and for frozen
-        dataclasses, and structures of pytrees, of such values.
+        identity, since a change in place does not alter that, and for tuples,
+        frozensets, frozen dataclasses, and structures of pytrees, of such values.
 
     Example:
-        >>> is_immutable('text'), is_immutable(len), is_immutable(frozenset([1]))
+        >>> is_immutable('text'), is_immutable(len), is_immutable(([],))
         (True, True, False)
     """
     kind = type(value)
     if weakref.ref(kind) in _immutable_types:
         return True
-    if kind is tuple or kind is _Keys:
-        return all(map(is_immutable, value))
+    for base in (tuple, frozenset):
+        if issubclass(kind, base) and (kind is base or _adds_nothing(kind, base)):
+            return all(map(is_immutable, base.__iter__(value)))
     if kind is jax.tree_util.PyTreeDef:
         return all(map(is_immutable, StrictTreeDef(value).held))
     if (
@@ -321,6 +322,14 @@ def is_immutable(value: Any) -> bool:
     except AttributeError:  # a field that nobody has set
         return False
     return bool(held) and all(map(is_immutable, held))
+
+
+def _adds_nothing(kind: type[Any], base: type[Any]) -> bool:
+    """Whether instances of a class have no attributes, and compare as those of a base.
+
+    So it is of a `NamedTuple`.
+    """
+    return not kind.__dictoffset__ and _compares_like(kind, base)
 
 
 def _compares_like(kind: type[Any], base: type[Any]) -> bool:

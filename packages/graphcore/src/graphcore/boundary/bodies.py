@@ -29,7 +29,7 @@ from graphcore.boundary.places import (
 )
 from graphcore.boundary.settings import prefix_key
 from graphcore.cache.plans import kept_plan
-from graphcore.content import is_immutable
+from graphcore.content import is_immutable, static_key
 from graphcore.graphdef.joint import joint_of
 from graphcore.nodes.owned import OwnedNode, get_plan
 
@@ -43,17 +43,13 @@ _MAX_TOLD = 64
 _WITH_ATTRIBUTES = (types.FunctionType, functools.partial, type(jax.jit(abs)))
 
 
-# Types of static arguments of which equal ones are the same for good. Of others that
-# never change, the very same object is.
-_TOLD_BY_VALUE = frozenset((bool, int, str, bytes, type(None)))
-
-
 class Warm(NamedTuple):
     """A call that the next ones are likely to be like; it refers to no object.
 
     Args:
         types: What tells the types of its arguments.
-        statics: Its static arguments: pairs of a place and the value.
+        statics: Its static arguments: for each the place, the value, which never
+            changes, and its `static_key`.
         containers: The places of arguments that may hold objects, though none did.
         places: Where the objects are.
         only: The position of the only one, if that is an argument itself; else None.
@@ -63,7 +59,7 @@ class Warm(NamedTuple):
     """
 
     types: tuple[Any, ...]
-    statics: tuple[tuple[Any, Any], ...]
+    statics: Sequence[tuple[Any, Any, Any]]
     containers: tuple[Any, ...]
     places: Direct | Places
     only: int | None
@@ -171,16 +167,14 @@ class Bodies:
         structure = body.structure
         places, only, plan_kept_with = structure.places, None, kept_plan
         # Those of this call: the body may have been made for equal ones.
-        statics = tuple(
-            [
-                (x, kwargs[x] if isinstance(x, str) else args[x])
-                for x in structure.statics
-            ]
-        )
+        given = [
+            kwargs[x] if isinstance(x, str) else args[x] for x in structure.statics
+        ]
         if structure.bound or places.has_divided:
             return
-        if not all(type(x) in _TOLD_BY_VALUE or is_immutable(x) for _, x in statics):
+        if not all(map(is_immutable, given)):
             return
+        statics = (*zip(structure.statics, given, map(static_key, given), strict=True),)
         if type(places) is Direct and len({*places.numbers}) < len(places.numbers):
             return
         types = types_of(args, kwargs)
@@ -221,11 +215,9 @@ class Bodies:
         if found != types:
             return None
         if statics:
-            for place, value in statics:
+            for place, value, key in statics:
                 given = kwargs[place] if isinstance(place, str) else args[place]
-                if given is not value and (
-                    type(value) not in _TOLD_BY_VALUE or given != value
-                ):
+                if given is not value and static_key(given) != key:
                     return None
             args, kwargs = _without(statics, args, kwargs)
         for place in containers:
@@ -266,11 +258,13 @@ class Bodies:
 
 
 def _without(
-    statics: Sequence[tuple[Any, Any]], args: Sequence[Any], kwargs: dict[str, Any]
+    statics: Sequence[tuple[Any, Any, Any]],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
 ) -> tuple[Sequence[Any], dict[str, Any]]:
     """The arguments without static ones, of which those by position leave None."""
     rest, named = [*args], kwargs.copy()
-    for place, _ in statics:
+    for place, _, _ in statics:
         if isinstance(place, str):
             del named[place]
         else:
