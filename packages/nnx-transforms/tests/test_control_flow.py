@@ -1,8 +1,10 @@
 """Branches and loops over live objects, against JAX and against explicit rewrites."""
 
+import dataclasses
 import functools
 import gc as garbage
 import weakref
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -290,6 +292,49 @@ def test_branches_that_disagree(branch, error, lines, name):
     names = "true_fun -> false_fun" if name == "cond" else "branch 0 -> branch 2"
     assert names in message
     assert_unchanged(before, m)
+
+
+@dataclasses.dataclass
+class Scaled:
+    x: Any
+    unit: str
+
+
+jax.tree_util.register_dataclass(Scaled, ["x"], ["unit"])
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        lambda f, v: cond(False, lambda v: v, f, v),
+        lambda f, v: fori_loop(0, 2, lambda i, v: f(v), v),
+        lambda f, v: while_loop(lambda v: v.value.x < 3, f, v),
+        lambda f, v: scan(lambda v, x: (f(v), x))(v, jnp.ones(2)),
+    ],
+)
+def test_what_is_static_in_a_value_may_not_change(loop):
+    def convert(v):
+        v.value = Scaled(v.value.x + 1, "km")
+        return v
+
+    v = Variable(Scaled(jnp.array(0.0), "m"))
+    with pytest.raises(TypeError, match=r"  (operands/0|carry|0): .*\bm\b.* -> .*km"):
+        loop(convert, v)
+    assert v.value.unit == "m" and float(v.value.x) == 0.0
+
+
+def test_branches_that_return_one_new_object_and_two():
+    def one(m):
+        new = Dict(x=Param(m.w.value))
+        return new, new
+
+    def two(m):
+        return one(m)[0], one(m)[0]
+
+    with pytest.raises(
+        ValueError, match=r"returned/1: sharing shared with returned/0 -> not shared$"
+    ):
+        cond(True, one, two, Model())
 
 
 def test_an_object_within_an_operand_is_told_by_its_path_from_the_operands():
@@ -1009,6 +1054,10 @@ class Block(Module):
     def doubled(self):
         return 2 * self.w.value
 
+    @functools.cached_property
+    def seen(self):
+        return Variable(jnp.array(0))
+
     def split(self, x):
         return x.reshape(self.heads, -1).sum() * x
 
@@ -1049,3 +1098,19 @@ def test_a_cached_property_that_depends_on_arrays_is_asked_for_before(loop):
     assert "doubled" not in vars(model)
     expected = model.doubled * x
     assert loop(lambda m, x: m.doubled * x, model, x).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_cached_property_that_makes_an_object_is_asked_for_before(loop):
+    def count(m, x):
+        m.seen.value += 1
+        return x * m.seen.value
+
+    model, x = Block(), jnp.ones(4)
+    with pytest.raises(ValueError, match=r"seen") as caught:
+        loop(count, model, x)
+    assert "before" in str(caught.value)
+    assert "seen" not in vars(model)
+    assert int(model.seen.value) == 0
+    loop(count, model, x)
+    assert int(model.seen.value) > 0

@@ -59,6 +59,7 @@ def test_seeds_of_every_kind_give_the_same_stream():
     seeds = [
         5,
         np.int64(5),
+        np.uint32(5),
         jnp.array(5),
         jax.random.key(5),
         jax.random.PRNGKey(5),
@@ -68,7 +69,9 @@ def test_seeds_of_every_kind_give_the_same_stream():
     assert len(keys) == 1
 
 
-@pytest.mark.parametrize("seed", ["0", 0.5, np.ones(3), jnp.array(1.0), None])
+@pytest.mark.parametrize(
+    "seed", ["0", 0.5, np.ones(3), np.arange(3), jnp.array(1.0), None]
+)
 def test_what_is_no_seed_is_refused(seed):
     with pytest.raises(TypeError, match="'params' must be an integer"):
         Rngs(params=seed)
@@ -303,6 +306,9 @@ def test_reseed_gives_several_streams_of_a_name_different_keys():
 
 
 def test_a_policy_says_what_becomes_of_arrays_of_keys():
+    rngs = Rngs(dropout=0)
+    reseed(rngs, policy="scalars_only", dropout=1)
+    assert data(rngs.dropout.key.value) == data(Rngs(dropout=1).dropout())
     rngs = Rngs(dropout=0).split(3)
     with pytest.raises(ValueError, match=r"at 'dropout'.*\(3,\).*match_shape"):
         reseed(rngs, policy="scalars_only", dropout=1)
@@ -386,6 +392,8 @@ def test_with_rngs_refuses_a_stream_that_two_rules_name():
     rngs = Rngs(params=0)
     with pytest.raises(ValueError, match=r"'params'.*split.*fork"):
         with_rngs(rngs, split={"params": 2}, fork="params")
+    new = with_rngs(rngs, split={"params": 2}, fork=["dropout", ...])
+    assert new.params.key.shape == (2,)
 
 
 def test_forked_streams_come_back_with_other_counts():
@@ -428,17 +436,37 @@ def test_the_streams_to_split_may_be_a_list_of_names():
     assert rngs.a.key.shape == ()
 
 
+@pytest.mark.parametrize("only", [RngKey, RngCount])
+def test_a_filter_of_streams_takes_both_key_and_count(only):
+    rngs = Rngs(0)
+    with split_rngs(rngs, splits=2, only=only) as backups:
+        assert not backups and rngs.default.key.shape == ()
+    assert snapshot(rngs) == snapshot(Rngs(0))
+
+
 def test_a_split_without_updates_is_a_copy():
     rngs, others = Rngs(a=0, b=1), Rngs(a=0, b=1)
     copy = split_rngs(rngs, splits=3, only="a", graph=False)
     split_rngs(others, splits=3, only="a")
     assert copy.a.key.shape == (3,) and copy.b.key.shape == rngs.a.key.shape == ()
+    assert copy.b.count is rngs.b.count
     assert (copy.a.key.value == others.a.key.value).all()
     assert int(rngs.a.count.value) == 1
     shape = split_rngs(splits=2, graph_updates=False)(lambda rngs: rngs.b.key.shape)
     assert shape(rngs) == (2,) and rngs.b.key.shape == ()
     fork = fork_rngs(rngs, split={"b": 4}, graph=False)
     assert fork.b.key.shape == (4,) and fork.a.key.shape == rngs.b.key.shape == ()
+
+
+@pytest.mark.parametrize("how", ["split", "broadcast"])
+def test_streams_without_a_rule_start_anew_from_the_same_key(how):
+    rngs = Rngs(params=0, dropout=1, noise=2)
+    rngs.dropout(), rngs.noise()
+    new = getattr(rngs, how)({"params": 3, "dropout": None})
+    assert new.params.key.shape == (3,)
+    for name in ("dropout", "noise"):
+        assert snapshot(new)[name] == (data(rngs[name].key.value), 0)
+        assert int(rngs[name].count.value) == 1
 
 
 def test_with_rngs_leaves_a_stream_whose_first_rule_is_none():

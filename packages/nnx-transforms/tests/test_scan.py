@@ -534,8 +534,9 @@ def test_axes_that_contradict_each_other():
     for i, o in [((Carry, Carry), (Carry, 0)), (Carry, (Carry, 0, Carry))]:
         with pytest.raises(ValueError, match="Found multiple Carry definitions"):
             scan(in_axes=i, out_axes=o)(f)
-    with pytest.raises(ValueError, match="must stand for a whole argument"):
-        scan(f, in_axes=({"a": Carry}, 0))
+    for i, o in [(({"a": Carry}, 0), (Carry, 0)), ({"a": Carry}, {"a": Carry})]:
+        with pytest.raises(ValueError, match="must stand for a whole argument"):
+            scan(f, in_axes=i, out_axes=o)
     for axes in [(Carry, None), (Carry, StateAxes({Param: 0, ...: None}))]:
         with pytest.raises(ValueError, match="Cannot broadcast output state"):
             scan(f, out_axes=axes)
@@ -668,6 +669,38 @@ def test_a_carried_object_may_be_set_to_the_same_in_each_iteration():
     with pytest.raises(ValueError, match=r"'0/rate' is one for all.*in the second"):
         scan(counting)(model, jnp.ones((3, 4)))
     assert model.rate == 0.5
+
+
+def test_scanned_objects_may_grow_beside_one_that_is_set_to_the_same():
+    layers = Dict(items=List([Param(jnp.ones((3, 2)))]))
+    model = Dict(w=Param(jnp.array(2.0)), is_ready=False)
+
+    def step(model, layer, x):
+        model.is_ready = True
+        layer.items.append(Param(model.w.value * x))
+        return x
+
+    scan(step, in_axes=(None, 0, 0), out_axes=0)(model, layers, jnp.arange(3.0))
+    assert model.is_ready
+    assert [x.value.shape for x in layers.items] == [(3, 2), (3,)]
+    assert layers.items[1].value.tolist() == [0.0, 2.0, 4.0]
+
+
+def test_carried_objects_without_variables_stay_where_they_are():
+    def swap(model, x):
+        model.a, model.b = model.b, model.a
+        return model, x
+
+    def renew(model, x):
+        model.a = Dict(kind=1)
+        return model, x
+
+    for step, message in [(swap, "the Dict is at '0/b'"), (renew, "the Dict is gone")]:
+        model = Dict(a=Dict(kind=1), b=Dict(kind=1), w=Param(jnp.array(1.0)))
+        a, b = model.a, model.b
+        with pytest.raises(ValueError, match=f"'0/a' is carried.*{message}"):
+            scan(step)(model, jnp.ones(3))
+        assert model.a is a and model.b is b
 
 
 @pytest.mark.parametrize("axis", [Carry, None])

@@ -16,7 +16,6 @@ import jax
 
 from graphcore import (
     GraphDef,
-    LeafAttribute,
     NodeDef,
     NodeRef,
     Static,
@@ -30,7 +29,6 @@ from graphcore.authors import (
     Divided,
     Places,
     definition_paths,
-    is_variable_type,
     key_path,
     path_text,
 )
@@ -106,11 +104,8 @@ def combined(children: Iterable[tuple[Any, Any]]) -> GraphDef[Any]:
     Args:
         children: For each its key and the definition.
     """
-    attributes = (
-        (LeafAttribute if is_variable_type(x.type) else SubGraphAttribute)(key, x)
-        for key, x in children
-    )
-    return NodeDef(tuple, -1, tuple(attributes))
+    attributes = tuple(SubGraphAttribute(key, x) for key, x in children)
+    return NodeDef(tuple, -1, attributes)
 
 
 def defined(graph: GraphDef[Any]) -> Iterator[tuple[Path, Any]]:
@@ -286,19 +281,18 @@ def outline(value: Any) -> Any:
     """A pytree with the type of each leaf in its place.
 
     Args:
-        value: A pytree of arrays. Of what JAX does not take, it says so elsewhere.
+        value: A pytree of arrays.
 
     Returns:
         The pytree; where a class refuses to be made of types, these by path, beside
         the structure.
 
     Example:
-        >>> tree = outline({'w': 1.0, 'act': 'relu'})
-        >>> tree['w'].shape, tree['act']
-        ((), <class 'str'>)
+        >>> outline({'w': 1.0})['w'].shape
+        ()
     """
     leaves, structure = jax.tree.flatten(value)
-    types = [jax.typeof(x) if has_type(x) else type(x) for x in leaves]
+    types = [*map(jax.typeof, leaves)]
     try:
         return structure.unflatten(types)
     except Exception:  # whatever it raises
@@ -377,7 +371,7 @@ def value_differences(
 def _agree(a: Any, b: Any, promotes: bool, anywhere: bool = False) -> bool:
     # What is static may have one of the two: a dtype has a shape.
     if not all(hasattr(x, name) for x in (a, b) for name in ("shape", "dtype")):
-        return bool(a is b or a == b)
+        return bool(a == b)
     may_promote = promotes and getattr(a, "weak_type", False)
     same = a.shape == b.shape and (may_promote or a.dtype == b.dtype)
     # On a mesh, the text of a type has the axes behind the dtype: `f32[4@x]{V:y}`.
