@@ -1,5 +1,6 @@
 """Objects on a mesh: placed there, made there, and what lies where."""
 
+import functools
 import io
 
 import jax
@@ -204,6 +205,30 @@ def test_variables_are_made_where_their_metadata_say(kinds):
     for variable in (in_force, given):
         assert spec_of(variable) == P(*spec)
         assert {s.data.shape for s in variable.value.addressable_shards} == {(2, 2)}
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+def test_a_sharding_over_an_abstract_mesh_is_for_the_mesh_in_force(kinds):
+    mesh = mesh_of(kinds)
+    rows = NamedSharding(mesh.abstract_mesh, P("model"))
+    with jax.set_mesh(mesh):
+        made = nnx.Param(jnp.ones(8), out_sharding=rows)
+        abstract = nnx.Param(jax.ShapeDtypeStruct((8,), "float32"), out_sharding=rows)
+    assert spec_of(made) == P("model") and made.value.sharding.device_set
+    assert isinstance(abstract.value, jax.ShapeDtypeStruct)
+
+
+@pytest.mark.parametrize("kinds", [(AUTO, AUTO, AUTO), (EXPLICIT, AUTO, AUTO)])
+def test_an_axis_that_may_lie_anyhow_is_not_moved(kinds):
+    mesh = jax.make_mesh((2, 2, 2), ("rows", "data", "model"), axis_types=kinds)
+    spec = P(P.UNCONSTRAINED, "model")
+    value = jax.device_put(jnp.ones((4, 4)), NamedSharding(mesh, P("data")))
+    for given in (spec, NamedSharding(mesh, spec)):
+        make = functools.partial(nnx.Param, out_sharding=given)
+        with jax.set_mesh(mesh):
+            assert spec_of(nnx.jit(make)(value)) == P("data", "model")
+            if AxisType.Explicit not in kinds:
+                assert spec_of(make(value)) == P("data", "model")
 
 
 def test_shardings_need_no_mesh_in_force():

@@ -71,7 +71,7 @@ def as_abstract(tree: _A) -> _A:
         if isinstance(leaf, VariableState):
             sharding = sharding_of(leaf.get_metadata(), mesh)
             known = [getattr(x, "sharding", None) for x in jax.tree.leaves(leaf.value)]
-            if sharding is not None and all(place is None for place in known):
+            if all(place is None for place in known):
                 return leaf.replace(_sharded(sharding, leaf.value))
         return leaf
 

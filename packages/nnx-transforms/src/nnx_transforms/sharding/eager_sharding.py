@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Any, Self
 
 import jax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from graphcore import register_creation_hook
 from graphcore.authors import Bodies
@@ -145,7 +145,7 @@ def _constrained(value: Any, sharding: Any) -> Any:
     explicit = [name for name, kind in kinds.items() if kind is AxisType.Explicit]
     traced = isinstance(value, jax.core.Tracer)
     has_types = explicit or AxisType.Explicit in in_force.axis_types
-    if named and not traced and has_types:
+    if isinstance(mesh, Mesh) and not traced and has_types:  # not an abstract one
         return jax.device_put(value, sharding.update(spec=settled(spec)))
     if not explicit or not isinstance(spec, PartitionSpec):
         return jax.lax.with_sharding_constraint(value, sharding)
@@ -165,7 +165,7 @@ def _constrained(value: Any, sharding: Any) -> Any:
 
     # What is no axis at all is refused with the hint.
     hint = part(spec, False) if {*kinds, *names_in(spec)} - {*explicit} else None
-    # Outside of compiled code, JAX 0.12.0 takes explicit axes off the type with a hint.
+    # Outside of compiled code, JAX takes explicit axes off the type with a hint.
     by_type = traced and hint is None
     return (_laid_out if by_type else _compiled)(value, part(typed, True), hint)
 
