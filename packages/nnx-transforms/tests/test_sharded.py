@@ -223,8 +223,8 @@ def test_an_axis_that_may_lie_anyhow_is_not_moved(kinds):
     mesh = jax.make_mesh((2, 2, 2), ("rows", "data", "model"), axis_types=kinds)
     spec = P(P.UNCONSTRAINED, "model")
     value = jax.device_put(jnp.ones((4, 4)), NamedSharding(mesh, P("data")))
-    for given in (spec, NamedSharding(mesh, spec)):
-        make = functools.partial(nnx.Param, out_sharding=given)
+    for sharding in (spec, NamedSharding(mesh, spec)):
+        make = functools.partial(nnx.Param, out_sharding=sharding)
         with jax.set_mesh(mesh):
             assert spec_of(nnx.jit(make)(value)) == P("data", "model")
             if AxisType.Explicit not in kinds:
@@ -236,6 +236,33 @@ def test_shardings_need_no_mesh_in_force():
     rows = NamedSharding(mesh_of(), P("data"))
     nnx.shard(model, {...: rows})
     assert model.kernel.value.sharding == rows == model.bias.value.sharding
+
+
+def test_a_sharding_may_be_one_device_or_leave_an_axis_open():
+    model, _ = make(nnx.Rngs(0))
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[3])
+    nnx.shard(model, {...: device})
+    assert model.kernel.value.sharding == device == model.bias.sharding
+    open_axis = NamedSharding(mesh_of(), P(P.UNCONSTRAINED))
+    nnx.shard(model, {...: open_axis})
+    assert spec_of(model.kernel) == P() and model.kernel.sharding == open_axis
+    columns = NamedSharding(mesh_of(), P(None, "model"))
+    with pytest.raises(ValueError, match=r"'bias'.*shape \(8,\).*another spec"):
+        nnx.shard(model, {...: columns})
+
+
+def test_a_new_setting_takes_the_place_of_all_that_said_where():
+    mesh = mesh_of()
+    init = nnx.with_partitioning(jax.nn.initializers.ones, ("data",), mesh)
+    model = nnx.Dict(w=nnx.Param(init(jax.random.key(0), (8,))))
+    assert spec_of(model.w) == P("data")
+    optimizer = nnx.Optimizer(model, optax.adam(0.1))
+    slot = optimizer.opt_state[0].mu["w"]
+    assert spec_of(slot) == P("data")
+    with jax.set_mesh(mesh):
+        nnx.shard(optimizer, {nnx.Param: P("model"), ...: P()})
+    assert spec_of(model.w) == P("model") == spec_of(slot)
+    assert nnx.get_var_pspec(model.w) == P("model") == nnx.get_var_pspec(slot)
 
 
 def test_arrays_without_a_variable_are_left_alone():
@@ -536,6 +563,13 @@ def test_the_table_shows_what_eval_shape_knows_of_the_mesh_in_force():
     with jax.set_mesh(mesh_of()):
         (row,) = nnx.placement(nnx.eval_shape(make_one))
     assert row.shard_shape == (2, 3)
+
+
+def test_the_table_shows_what_lies_nowhere_and_on_one_device():
+    lines = repr(nnx.placement(nnx.eval_shape(lambda: make(nnx.Rngs(0))[0])))
+    assert "kernel  Param  float32[4,8]  whole  none" in lines
+    assert lines.endswith("160 B in all")
+    assert repr(nnx.placement(make(nnx.Rngs(0))[0])).endswith("160 B on cpu:0")
 
 
 def test_the_table_takes_whatever_variables_hold():

@@ -47,6 +47,12 @@ def test_every_form_gives_its_partition_spec():
     assert specs.a.sharding == ("x", None)
 
 
+def test_rules_leave_axes_that_may_lie_anyhow():
+    with nnx.logical_axis_rules([("embed", None), ("heads", ("x", "y"))]):
+        found = sharding_of({"sharding": (P.UNCONSTRAINED, "embed", "heads", "z")})
+    assert found == P(P.UNCONSTRAINED, None, ("x", "y"), "z")
+
+
 def test_nodes_variables_and_pytrees_are_read_alike():
     n = node(a=("x",))
     expected = get_partition_spec(gc.state(n))

@@ -160,24 +160,23 @@ def _constrained(value: Any, sharding: Any) -> Any:
     def part(entries: Iterable[Any], is_explicit: bool) -> Any:
         """What the sharding says about the axes of one kind."""
         names = (_of_kind(entry, explicit, is_explicit) for entry in entries)
-        found = PartitionSpec(*names)
-        return NamedSharding(mesh, found) if named else found
+        return NamedSharding(mesh, PartitionSpec(*names))
 
     # What is no axis at all is refused with the hint.
     hint = part(spec, False) if {*kinds, *names_in(spec)} - {*explicit} else None
-    # Outside of compiled code, JAX takes explicit axes off the type with a hint.
-    by_type = traced and hint is None
-    return (_laid_out if by_type else _compiled)(value, part(typed, True), hint)
+    return _laid_out(value, part(typed, True), hint)
 
 
 def _of_kind(entry: Any, explicit: Sequence[Any], is_explicit: bool) -> Any:
     """What is left of an entry of a spec, of the mesh axes of one kind."""
     if entry is ANYWHERE:
         return entry
-    names = tuple(n for n in axis_names(entry) if (n in explicit) is is_explicit)
-    return names[0] if len(names) == 1 else names or None
+    return tuple(n for n in axis_names(entry) if (n in explicit) is is_explicit)
 
 
+# Outside of compiled code, JAX takes explicit axes off the type with a hint, and does
+# not know the devices of the mesh in force.
+@functools.partial(jax.jit, static_argnums=(1, 2))
 def _laid_out(value: Any, explicit: Any, automatic: Any) -> Any:
     # Over an explicit axis a sharding is a type, over an automatic one a hint: JAX has
     # a function for each, which takes no names of the other kind.
@@ -185,10 +184,6 @@ def _laid_out(value: Any, explicit: Any, automatic: Any) -> Any:
     if automatic is not None:
         value = jax.lax.with_sharding_constraint(value, automatic)
     return value
-
-
-# The devices of the mesh in force are known to compiled code only.
-_compiled = jax.jit(_laid_out, static_argnums=(1, 2))
 
 
 def _mesh_in_force() -> bool:

@@ -114,7 +114,7 @@ def shard(
     )
     for x, metadata in noted.items():
         impl = variable_impl(type(x))
-        if impl.set_metadata is not None and metadata != impl.metadata(x):
+        if impl.set_metadata is not None:
             impl.set_metadata(x, type(impl.metadata(x))(metadata))
 
 
@@ -191,7 +191,7 @@ def _with_automatic_axes(f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     # What is returned is placed later, whatever its shape is by now.
     values, out = left.values(), _map_arrays(back, left.out)
     returned = entry.discard([values], out, left.change)
-    placed_later = RefMap((x, None) for _, x in iter_graph(returned) if is_variable(x))
+    placed_later = RefMap((x, None) for _, x in iter_graph(returned))
 
     def leaving(written: Written) -> Any:
         value = written.value

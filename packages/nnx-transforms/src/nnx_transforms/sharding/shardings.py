@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import jax
@@ -244,14 +245,10 @@ def _spec(path: str, metadata: Mapping[str, Any]) -> PartitionSpec:
 
 def _mesh_axes(entry: Any, rules: Mapping[Any, Any]) -> Any:
     """What stands for one entry of a spec on the mesh."""
-    if not rules or entry is ANYWHERE:
+    if entry is ANYWHERE:
         return entry
-    found = tuple(
-        mesh_axis
-        for name in axis_names(entry)
-        for mesh_axis in axis_names(rules.get(name, name))
-    )
-    return found if len(found) > 1 else found[0] if found else None
+    of_names = (axis_names(rules.get(name, name)) for name in axis_names(entry))
+    return tuple(chain.from_iterable(of_names))
 
 
 def axis_names(entry: Any) -> tuple[Any, ...]:
