@@ -160,4 +160,10 @@ def test_labels_of_another_batch_are_refused_with_both_shapes():
     accuracy = nnx.metrics.Accuracy()
     with pytest.raises(ValueError, match=r"shape \(3, 2\) and labels of shape \(4,\)"):
         accuracy.update(logits=jnp.ones((3, 2)), labels=jnp.zeros(4, int))
+    with pytest.raises(ValueError, match=r"shape \(3,\).*logits with 2 axes"):
+        accuracy.update(logits=jnp.ones(3), labels=jnp.zeros(3, int))
+    with pytest.raises(ValueError, match=r"dtype float32, expected integer labels"):
+        accuracy.update(logits=jnp.ones((3, 2)), labels=jnp.zeros(3))
     assert float(accuracy.count.value) == 0
+    accuracy.update(logits=jnp.ones((3, 2)), labels=jnp.zeros(1, int))
+    assert float(accuracy.compute()) == 1

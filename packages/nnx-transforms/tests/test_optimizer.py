@@ -1,4 +1,5 @@
 import copy
+import types
 
 import jax
 import jax.numpy as jnp
@@ -250,8 +251,10 @@ def test_the_optax_state_can_be_read_and_set():
     optimizer.opt_state = state
     optimizer.update({"w": 1.0})
     assert float(model.w.value) == 1.0
+    optimizer.opt_state.hyperparams["learning_rate"] = 1  # as the float that it was
+    assert optimizer.opt_state.hyperparams["learning_rate"].dtype == jnp.float32
     optimizer.opt_state.hyperparams.update(learning_rate=0.25)
-    optimizer.update({"w": 1.0})
+    optimizer.update(grads={"w": 1.0})
     assert float(model.w.value) == 0.75
     with pytest.raises(ValueError, match="changed its structure"):
         optimizer.opt_state = (1, 2)
@@ -471,8 +474,14 @@ def test_no_gradients_no_parameters_no_transformation():
         Optimizer(model, optax.sgd(0.1)).update()
     with pytest.raises(ValueError, match="selects no variables of the Dict"):
         Optimizer(model, optax.sgd(0.1), wrt=gc.Cache)
-    with pytest.raises(TypeError, match=r"optax\.adam\(1e-3\)"):
-        Optimizer(model, 0.1)
+    tx = optax.sgd(0.1)
+    halves = (
+        types.SimpleNamespace(init=tx.init),
+        types.SimpleNamespace(update=tx.update),
+    )
+    for wrong in (0.1, *halves):
+        with pytest.raises(TypeError, match=r"optax\.adam\(1e-3\)"):
+            Optimizer(model, wrong)
 
 
 def test_another_trace_is_refused_and_nothing_changes():

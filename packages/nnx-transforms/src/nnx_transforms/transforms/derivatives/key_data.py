@@ -1,6 +1,6 @@
 """Random keys as plain arrays, which every version of JAX can save.
 
-Before 0.10, JAX can't save a typed key for the way back from inside one branch of a
+Up to 0.10.0, JAX can't save a typed key for the way back from inside one branch of a
 `cond`: it makes a scalar for the other branch. A model is often saved whole, random
 streams included.
 """

@@ -181,7 +181,7 @@ def _refuse_objects(x: Any, where: str) -> None:
 
 def _with_arrays(divided: Divided) -> Divided:
     # JAX hands a rule the number that was differentiated, not a tracer of it: one of
-    # Python's, or up to JAX 0.8 an array of no public type. In a module that would be
+    # Python's, or before JAX 0.10 an array of no public type. In a module that would be
     # static.
     arrays = [jnp.asarray(x) if _is_bare(x) else x for x in divided.arrays]
     return Divided(arrays, divided.frame)
