@@ -20,7 +20,6 @@ from graphcore.authors import (
     Inside,
     Left,
     has_objects,
-    is_mapping,
     is_object,
     key_path,
     map_settings,
@@ -40,7 +39,7 @@ from nnx_transforms.transforms.mapped.mapping import (
 
 def is_rule(axis: Any) -> bool:
     """Whether a setting is a function from a leaf to its axis."""
-    return callable(axis) and not is_mapping(axis)
+    return callable(axis)
 
 
 def has_rules(axes: Any) -> bool:
@@ -73,8 +72,6 @@ def apply_rules(axes: Any, tree: Any, name: str) -> Any:
         TypeError: If an object stands where a function is to be asked, with its path.
         ValueError: If the one is no prefix of the other.
     """
-    if not has_rules(axes):
-        return axes
     _refuse_objects(axes, tree, name)
 
     def ask(axis: Any, part: Any) -> Any:
