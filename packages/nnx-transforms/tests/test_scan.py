@@ -548,6 +548,8 @@ def test_axes_that_contradict_each_other():
         scan(f, in_axes=(Carry, "x"))
     with pytest.raises(TypeError, match=r"1\.5"):
         scan(f, in_axes=(Carry, StateAxes({...: 1.5})))
+    with pytest.raises(TypeError, match="got True in StateAxes"):
+        scan(f, in_axes=(Carry, StateAxes({...: True})))
     with pytest.raises(
         ValueError, match="When in_axes=Carry, the function must take exactly one arg"
     ):

@@ -142,9 +142,6 @@ def _choices(tree: Any, argnum: int, filter: Filter | None, default: Filter) -> 
         # In this order, since behind a filter that takes everything there is no other.
         return _Choices([(Not(chosen), _NOT), (..., yes)])
 
-    if not has_objects((tree,)):
-        return _NOT
-
     # No class of the user's is made of choices, unless there are objects in it. A tuple
     # and a dict stay, for `jax.tree_util.Partial` is made of no other things.
     def is_leaf(x: Any) -> bool:
