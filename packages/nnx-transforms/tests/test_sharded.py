@@ -251,6 +251,25 @@ def test_a_sharding_may_be_one_device_or_leave_an_axis_open():
         nnx.shard(model, {...: columns})
 
 
+@pytest.mark.parametrize("kinds", KINDS)
+def test_an_argument_may_hold_something_else_afterwards(kinds):
+    def pair(x):
+        return x, 2 * x
+
+    for change in (pair, lambda x: x[:3], lambda x: x[0], lambda x: jnp.outer(x, x)):
+        with jax.set_mesh(mesh_of(kinds)):
+            state = nnx.Variable(jax.device_put(jnp.arange(8.0), P("data")))
+
+            @nnx.create_sharded(shardings={...: P("data")})
+            def make(state, change):
+                state.value = change(state.value)
+                return nnx.Dict(w=nnx.Param(jnp.ones(8)))
+
+            assert spec_of(make(state, jax.tree_util.Partial(change)).w) == P("data")
+        expected = change(jnp.arange(8.0))
+        jax.tree.map(np.testing.assert_array_equal, state.value, expected)
+
+
 def test_a_new_setting_takes_the_place_of_all_that_said_where():
     mesh = mesh_of()
     init = nnx.with_partitioning(jax.nn.initializers.ones, ("data",), mesh)

@@ -199,6 +199,8 @@ def _with_automatic_axes(f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             if entry.variables[written.position] in placed_later:
                 return value
             before = entry.raw[written.position]
+            if _form(value) != _form(before):  # it need not be divisible alike
+                return _map_arrays(back, value)
             specs = _map_arrays(lambda x: jax.typeof(x).sharding.spec, before)
             return _map_arrays(jax.sharding.reshard, value, specs)
         state: Any = VariableState.from_variable(written.variable)
@@ -206,6 +208,11 @@ def _with_automatic_axes(f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return value if isinstance(state, VariableState) else back(value)
 
     return entry.commit([[*map(leaving, left.written)]], out, left.change)
+
+
+def _form(value: Any) -> Any:
+    leaves, structure = jax.tree.flatten(value)
+    return structure, [*map(np.shape, leaves)]
 
 
 def _typed(value: Any) -> Any:
