@@ -337,6 +337,20 @@ def test_branches_that_return_one_new_object_and_two():
         cond(True, one, two, Model())
 
 
+def test_branches_that_put_a_new_object_in_places_that_look_alike():
+    def renew(m):
+        m.a = Dict(kind=1)
+
+    def shift(m):
+        m.a, m.b = m.b, Dict(kind=1)
+
+    m = Dict(a=Dict(kind=1), b=Dict(kind=1))
+    with pytest.raises(ValueError) as caught:
+        cond(True, renew, shift, m)
+    line = "operands/0/a: holds a new object -> what stood at operands/0/b"
+    assert line in str(caught.value)
+
+
 def test_an_object_within_an_operand_is_told_by_its_path_from_the_operands():
     def grow(parts):
         parts["m"].b.value = jnp.ones(9)

@@ -282,6 +282,14 @@ def test_a_new_setting_takes_the_place_of_all_that_said_where():
         nnx.shard(optimizer, {nnx.Param: P("model"), ...: P()})
     assert spec_of(model.w) == P("model") == spec_of(slot)
     assert nnx.get_var_pspec(model.w) == P("model") == nnx.get_var_pspec(slot)
+    model.w.del_metadata("sharding")
+    model.w.set_metadata(out_sharding=("data",))
+    late = nnx.Optimizer(model, optax.adam(0.1))
+    model.w.del_metadata("out_sharding")
+    model.w.set_metadata(sharding=P("model"))
+    with jax.set_mesh(mesh):
+        nnx.shard(late)
+    assert spec_of(late.opt_state[0].mu["w"]) == P("model") == spec_of(model.w)
 
 
 def test_arrays_without_a_variable_are_left_alone():
