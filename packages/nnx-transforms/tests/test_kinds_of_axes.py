@@ -123,3 +123,14 @@ def test_a_mesh_of_a_variable_of_its_own_under_another_one(mesh, kinds):
     with pytest.raises(ValueError, match="rwos") as caught:
         nnx.get_named_sharding(nnx.state(model), own)
     assert any("'w'" in note for note in caught.value.__notes__)
+
+
+def test_over_explicit_axes_a_trace_has_what_is_written_by_hand():
+    mesh = jax.make_mesh((2, 2), BOTH, KINDS["explicit"])
+    with jax.set_mesh(mesh):
+        ours = jax.make_jaxpr(lambda x: nnx.Param(x, out_sharding=BOTH).value)
+        by_hand = jax.make_jaxpr(
+            lambda x: jax.sharding.reshard(x, PartitionSpec(*BOTH))
+        )
+        x = jnp.ones((4, 4))
+        assert str(ours(x)) == str(by_hand(x))

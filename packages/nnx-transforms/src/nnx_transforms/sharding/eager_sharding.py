@@ -164,7 +164,9 @@ def _constrained(value: Any, sharding: Any) -> Any:
 
     # What is no axis at all is refused with the hint.
     hint = part(spec, False) if {*kinds, *names_in(spec)} - {*explicit} else None
-    return _laid_out(value, part(typed, True), hint)
+    # A trace has nothing but the resharding in it, as by hand.
+    by_type = traced and hint is None
+    return (_laid_out if by_type else _compiled)(value, part(typed, True), hint)
 
 
 def _of_kind(entry: Any, explicit: Sequence[Any], is_explicit: bool) -> Any:
@@ -174,9 +176,6 @@ def _of_kind(entry: Any, explicit: Sequence[Any], is_explicit: bool) -> Any:
     return tuple(n for n in axis_names(entry) if (n in explicit) is is_explicit)
 
 
-# Outside of compiled code, JAX takes explicit axes off the type with a hint, and does
-# not know the devices of the mesh in force.
-@functools.partial(jax.jit, static_argnums=(1, 2))
 def _laid_out(value: Any, explicit: Any, automatic: Any) -> Any:
     # Over an explicit axis a sharding is a type, over an automatic one a hint: JAX has
     # a function for each, which takes no names of the other kind.
@@ -184,6 +183,11 @@ def _laid_out(value: Any, explicit: Any, automatic: Any) -> Any:
     if automatic is not None:
         value = jax.lax.with_sharding_constraint(value, automatic)
     return value
+
+
+# Outside of compiled code, JAX takes explicit axes off the type with a hint, and does
+# not know the devices of the mesh in force.
+_compiled = jax.jit(_laid_out, static_argnums=(1, 2))
 
 
 def _mesh_in_force() -> bool:
