@@ -17,7 +17,7 @@ from nnx_transforms.modules.views import iter_modules
 from nnx_transforms.randomness.rngs import RngState
 from nnx_transforms.sharding.placement_table import amount, columns, shape_text
 from nnx_transforms.states.values import arrays_of
-from nnx_transforms.transforms.derivatives.tangents import is_inexact
+from nnx_transforms.transforms.derivatives.zeros import is_inexact
 from nnx_transforms.transforms.eval_shape import eval_shape
 from nnx_transforms.transforms.jit import jit
 from nnx_transforms.transforms.vjp import vjp

@@ -18,7 +18,7 @@ from graphcore.authors import (
     take_objects,
     variable_impl,
 )
-from nnx_transforms.transforms.derivatives.rules import named_like
+from nnx_transforms.transforms.derivatives.rule_call import named_like
 from nnx_transforms.transforms.loops.agreement import failure
 
 __all__ = ["closure_convert"]

@@ -9,12 +9,9 @@ import jax
 
 from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.derivatives.pairs import pair_of
-from nnx_transforms.transforms.derivatives.rules import (
-    RuleCall,
-    RuleFunction,
-    named_like,
-)
-from nnx_transforms.transforms.derivatives.tangents import zeros_like
+from nnx_transforms.transforms.derivatives.rule_call import RuleCall, named_like
+from nnx_transforms.transforms.derivatives.rule_function import RuleFunction
+from nnx_transforms.transforms.derivatives.zeros import zeros_like
 from nnx_transforms.transforms.types import P, R
 
 __all__ = ["custom_gradient"]

@@ -13,12 +13,10 @@ from jax.custom_derivatives import SymbolicZero
 from graphcore.authors import Callee, is_object
 from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.derivatives.pairs import pair_of
-from nnx_transforms.transforms.derivatives.rules import (
-    RuleCall,
-    RuleFunction,
-    named_like,
-)
-from nnx_transforms.transforms.derivatives.tangents import instantiate, to_states
+from nnx_transforms.transforms.derivatives.rule_call import RuleCall, named_like
+from nnx_transforms.transforms.derivatives.rule_function import RuleFunction
+from nnx_transforms.transforms.derivatives.tangents import to_states
+from nnx_transforms.transforms.derivatives.zeros import instantiate
 from nnx_transforms.transforms.types import P, R, Rest, WithOptions
 
 F = TypeVar("F", bound=Callable[..., Any])

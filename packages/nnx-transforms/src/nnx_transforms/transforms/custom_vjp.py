@@ -13,13 +13,9 @@ from nnx_transforms.prefixes import DiffState
 from nnx_transforms.transforms.decorators import LATER, optional_function
 from nnx_transforms.transforms.derivatives.key_data import keys_from_data, keys_to_data
 from nnx_transforms.transforms.derivatives.pairs import pair_of
-from nnx_transforms.transforms.derivatives.rules import (
-    RuleCall,
-    RuleFunction,
-    named_like,
-    unwrap,
-)
-from nnx_transforms.transforms.derivatives.tangents import zero_of, zeros_like
+from nnx_transforms.transforms.derivatives.rule_call import RuleCall, named_like, unwrap
+from nnx_transforms.transforms.derivatives.rule_function import RuleFunction
+from nnx_transforms.transforms.derivatives.zeros import zero_of, zeros_like
 from nnx_transforms.transforms.types import P, R, Rest, WithOptions
 
 

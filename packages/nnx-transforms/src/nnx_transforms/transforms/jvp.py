@@ -14,11 +14,8 @@ from nnx_transforms.transforms.derivatives.differentiation import (
     linear_map,
     of_all,
 )
-from nnx_transforms.transforms.derivatives.tangents import (
-    abstract,
-    from_states,
-    to_states,
-)
+from nnx_transforms.transforms.derivatives.tangents import from_states, to_states
+from nnx_transforms.transforms.derivatives.zeros import abstract
 
 
 @at_once_or_later

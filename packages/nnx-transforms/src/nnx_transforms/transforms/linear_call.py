@@ -12,8 +12,9 @@ from jax.custom_derivatives import linear_call as jax_linear_call
 
 from graphcore.authors import Callee, enter
 from nnx_transforms.transforms.derivatives.guards import on_tracers, without_tangents
-from nnx_transforms.transforms.derivatives.rules import RuleCall, named_like
-from nnx_transforms.transforms.derivatives.tangents import Part, map_parts, zeros_like
+from nnx_transforms.transforms.derivatives.rule_call import RuleCall, named_like
+from nnx_transforms.transforms.derivatives.tangents import Part, map_parts
+from nnx_transforms.transforms.derivatives.zeros import zeros_like
 
 R = TypeVar("R")
 

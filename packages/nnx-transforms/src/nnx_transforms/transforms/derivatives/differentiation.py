@@ -37,15 +37,14 @@ from nnx_transforms.arguments import positions_of
 from nnx_transforms.prefixes import DiffState, StateAxes
 from nnx_transforms.transforms.derivatives.pairs import is_pair, pair_of
 from nnx_transforms.transforms.derivatives.tangents import (
-    abstract,
     has_parts,
-    is_inexact,
     is_whole,
     layouts_of,
     take_parts,
     to_parts,
     to_states,
 )
+from nnx_transforms.transforms.derivatives.zeros import abstract, is_inexact
 
 Filters: TypeAlias = Sequence[tuple[int, Filter | None]]
 """Positions of arguments, and the filter of each; None where the default holds."""

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from jax.custom_derivatives import SymbolicZero
 
-from nnx_transforms.transforms.derivatives.tangents import is_inexact
+from nnx_transforms.transforms.derivatives.zeros import is_inexact
 
 
 def without_tangents(tree: Any, message: str) -> Any:

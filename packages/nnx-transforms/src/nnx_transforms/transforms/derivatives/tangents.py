@@ -18,8 +18,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 from graphcore import (
@@ -42,6 +40,11 @@ from graphcore.authors import (
     key_path,
     path_text,
     taken_state,
+)
+from nnx_transforms.transforms.derivatives.zeros import (
+    instantiate,
+    is_inexact,
+    zero_of,
 )
 from nnx_transforms.transforms.loops.agreement import has_type
 
@@ -531,50 +534,3 @@ def _names(at: Path, paths: Sequence[Path]) -> str:
 def _kind_of(x: Any) -> str:
     is_array = has_type(x)
     return f"an array of type {jax.typeof(x)}" if is_array else f"a {type(x).__name__}"
-
-
-def abstract(tree: Any) -> Any:
-    """The abstract values of a pytree, so that no array is kept alive."""
-    return jax.tree.map(jax.typeof, tree)
-
-
-def is_inexact(x: Any) -> bool:
-    """Tells whether an array, or arrays of an abstract value, have tangents.
-
-    Args:
-        x: Either of the two, or anything else.
-
-    Returns:
-        Whether these are other than zero.
-    """
-    try:
-        dtype = x.dtype if hasattr(x, "dtype") else jax.typeof(x).dtype
-    except (TypeError, AttributeError):  # not a JAX type, or one without a dtype
-        return False
-    return bool(jnp.issubdtype(dtype, np.inexact))
-
-
-def zero_of(aval: Any) -> Any:
-    """The symbolic zero tangent of arrays of an abstract value."""
-    return SymbolicZero(aval.to_tangent_aval())
-
-
-def instantiate(zero: Any) -> Any:
-    """The array that a symbolic zero stands for; anything else stays as it is.
-
-    Args:
-        zero: Any leaf of a tangent.
-
-    Returns:
-        An array of zeros, of dtype `float0` where the primal is not inexact.
-    """
-    if type(zero) is not SymbolicZero:
-        return zero
-    aval: Any = zero.aval
-    numpy: Any = np if aval.dtype == jax.dtypes.float0 else jnp
-    return numpy.zeros(aval.shape, aval.dtype)
-
-
-def zeros_like(avals: Any) -> Any:
-    """Arrays of zeros: the tangents of arrays of abstract values."""
-    return jax.tree.map(lambda aval: instantiate(zero_of(aval)), avals)
