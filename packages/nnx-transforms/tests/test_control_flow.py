@@ -323,6 +323,16 @@ def test_what_is_static_in_a_value_may_not_change(loop):
     assert v.value.unit == "m" and float(v.value.x) == 0.0
 
 
+def test_what_is_static_in_an_output_is_named_where_it_differs():
+    def in_unit(unit, v):
+        return {"a": [Scaled(v.value, unit), Scaled(v.value, "m")], "b": v.value}
+
+    of_unit = [functools.partial(in_unit, unit) for unit in ("m", "km")]
+    with pytest.raises(TypeError, match=r"differ.*:\n  output/a/0: .*km.*$") as caught:
+        cond(True, *of_unit, Variable(jnp.array(0.0)))
+    assert len(str(caught.value).splitlines()) == 2
+
+
 def test_branches_that_return_one_new_object_and_two():
     def one(m):
         new = Dict(x=Param(m.w.value))

@@ -341,9 +341,23 @@ def type_differences(
             ]
             hint = _RESHARD if _agree(a, b, promotes, anywhere=True) else ""
             yield f"{place}: {' -> '.join(texts)}{hint}"
-    structures = [*map(jax.tree.structure, trees)]
-    if not found and structures[0] != structures[1]:
-        yield f"{path_text(path)}: {structures[0]} -> {structures[1]}"
+    if not found:
+        yield from _static_differences(path, *trees)
+
+
+def _static_differences(path: Path, old: Any, new: Any) -> Iterator[str]:
+    """Lines for the innermost nodes of two pytrees whose static parts differ."""
+    if jax.tree.structure(old) == jax.tree.structure(new):
+        return
+    (pairs, node), (others, other) = (
+        jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x, t=tree: x is not t)
+        for tree in (old, new)
+    )
+    if node != other:
+        yield f"{path_text(path)}: {node} -> {other}"
+        return
+    for (way, x), (_, y) in zip(pairs, others, strict=True):
+        yield from _static_differences((*path, *key_path(way)), x, y)
 
 
 def value_differences(
