@@ -1,5 +1,7 @@
 """Both worlds in one model, beside Flax's own bridge."""
 
+import dataclasses
+
 import flax.linen
 import flax.nnx
 import jax
@@ -56,6 +58,40 @@ def test_variables_stand_where_they_do_in_flax(block):
     }
     state = nnx.state(block).flat_state()
     assert {path: leaf.type.__name__ for path, leaf in state} == of_theirs
+
+
+def test_equal_modules_with_settings_that_have_no_hash_are_the_same():
+    @dataclasses.dataclass
+    class Settings:
+        width: int
+
+    class Configured(nn.Module):
+        settings: list[Settings]
+
+        @nn.compact
+        def __call__(self, x):
+            return nn.Dense(self.settings[0].width)(x)
+
+    def make(key, width=3):
+        module = Configured([Settings(width)])
+        return nnx.split(bridge.ToNNX(module, rngs=nnx.Rngs(key)).lazy_init(X))
+
+    # As a training script does that learns from the shapes where its state shall lie.
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shapes = jax.eval_shape(make, jax.random.key(0))
+    places = jax.tree.map(lambda _: device, shapes)
+    made = jax.jit(lambda key: make(key), out_shardings=places)  # traced once more
+    graphdef, state = made(jax.random.key(0))
+    assert graphdef == shapes[0] != make(jax.random.key(0), width=4)[0]
+
+    traced = []
+    call = nnx.jit(lambda model, x: traced.append(model) or model(x))
+    for model in (nnx.merge(graphdef, state), nnx.merge(*make(1))):
+        call(model, X)
+    assert len(traced) == 1
+    model.to_nnx__module.settings[0].width = 4
+    with pytest.raises(nn.errors.ScopeParamShapeError):
+        call(model, X)
 
 
 def test_a_step_updates_statistics_and_draws_other_keys(block):

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, ClassVar, dataclass_transform
 
 
-@dataclasses.dataclass(slots=True, eq=False)
+@dataclasses.dataclass(slots=True)
 class State:
     """The mutable part of a module instance; nobody but the library writes it.
 
