@@ -186,3 +186,22 @@ def test_slots_and_queues_are_looked_into():
     found = captured_objects(lambda: trainer)
     assert {*map(id, found)} == {id(model), id(trainer.log[1])}
     assert captured_objects(functools.partial(len, OwnSlots(model))) == [model]
+
+
+def test_what_wraps_itself_without_end_is_looked_at_once():
+    class Endless:
+        def __getattr__(self, name):
+            return Endless()
+
+        def __call__(self, holder):
+            return model.weight
+
+    def first():
+        return model.weight
+
+    def second(): ...
+
+    first.__wrapped__, second.__wrapped__ = second, first
+    made = Endless()
+    for f in (made, lambda: made, first):
+        assert captured_objects(f) == [model]

@@ -81,25 +81,32 @@ def captured_objects(f: Any) -> list[Any]:
 def _globals_of(f: Any) -> list[Any]:
     """The globals of a function and, where it is a wrapper, of what it wraps."""
     found: list[Any] = []
-    while True:
+    seen: dict[int, Any] = {}
+    while id(f) not in seen:
+        seen[id(f)] = f
         if isinstance(f, types.FunctionType):
             found.append(f.__globals__)
         if isinstance(f, types.MethodType):
             f = f.__func__
         elif isinstance(f, functools.partial):
             f = f.func
-        elif getattr(f, "__wrapped__", f) is not f:  # It may say so of any name.
-            f = f.__wrapped__
         else:
-            return found or [getattr(type(f).__call__, "__globals__", None)]
+            f = _wrapped_by(f, f)
+    return found or [getattr(type(f).__call__, "__globals__", None)]
+
+
+def _wrapped_by(f: Any, default: Any) -> Any:
+    """What a wrapper says that it wraps: asked by name, an object may make it up."""
+    attributes = attributes_of(f) or {}
+    if "__wrapped__" not in attributes and hasattr(type(f), "__wrapped__"):
+        return f.__wrapped__  # of a proxy
+    return attributes.get("__wrapped__", default)
 
 
 def _contents(x: Any) -> list[Any]:
     found = held_by(x)
     if found is None:
-        # Wrapped functions have them as attributes, but for proxies; their types tell.
-        found = [x.__wrapped__] if hasattr(type(x), "__wrapped__") else []
-        found += (attributes_of(x) or {}).values()
+        found = [_wrapped_by(x, None), *(attributes_of(x) or {}).values()]
         kind = type(x)
         # What JAX keeps in slots is large, and none of a program's objects.
         own = {} if kind.__module__.startswith(("jax.", "jaxlib.")) else slots_of(kind)
