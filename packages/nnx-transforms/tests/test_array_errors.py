@@ -1,5 +1,7 @@
 """`jit`: errors of JAX's about arrays say which variables these are in."""
 
+import array
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -173,6 +175,26 @@ def test_a_wrong_output_is_told_with_its_path(args):
 
     with pytest.raises(TypeError, match=match):
         nnx.jit(f)(*args)
+
+
+VOCABULARY = array.array("l", range(100_000))  # can be neither hashed nor looked into
+WITH_VOCABULARY = {
+    "attribute": lambda: nnx.jit(step)(1.0, nnx.Dict(words=VOCABULARY)),
+    "static": lambda: nnx.jit(step, static_argnums=0)(VOCABULARY, Model()),
+    "output": lambda: nnx.jit(lambda m: VOCABULARY)(Model()),
+    "variable": lambda: nnx.jit(step)(1.0, nnx.Dict(words=nnx.Variable(VOCABULARY))),
+    "write": lambda: nnx.jit(lambda m: setattr(m.calls, "value", VOCABULARY))(Model()),
+    "mapped": lambda: nnx.vmap(len)(nnx.Dict(words=nnx.Variable(VOCABULARY))),
+    "pair": lambda: nnx.grad(lambda m: VOCABULARY, has_aux=True)(Model()),
+}
+
+
+@pytest.mark.parametrize("call", WITH_VOCABULARY.values(), ids=WITH_VOCABULARY)
+def test_an_error_about_a_large_value_is_short(call):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        call()
+    assert "array('l', [0, 1, 2" in str(caught.value)
+    assert len(str(caught.value)) < 500
 
 
 def test_errors_of_the_function_are_left_alone():

@@ -9,6 +9,7 @@ from typing import Any, overload
 
 from graphcore._jax import current_trace
 from graphcore.cache.plans import plan_of
+from graphcore.display.printing import leaf_text
 from graphcore.functional import GraphState, variables
 from graphcore.nodes.objects import Dict
 from graphcore.nodes.owned import OwnedNode
@@ -113,7 +114,7 @@ def _added(root: Any, path: Path, item: Any) -> tuple[Any, GraphNodeImpl, Any]:
             raise leaf_instead_of_nested(item, path, type(child))
         raise ValueError(
             f"Got state for the static attribute {path_text(path)!r} of "
-            f"{type(node).__name__}, which is {child!r}: set it on the object."
+            f"{type(node).__name__}, which is {leaf_text(child)}: set it on the object."
         )
     if not isinstance(impl, GraphNodeImpl):
         raise ValueError(

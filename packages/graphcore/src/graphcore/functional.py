@@ -12,6 +12,7 @@ import numpy as np
 
 import graphcore.state.pytree  # noqa: F401  (tells JAX what is inside of states)
 from graphcore.cache.plans import Plan, plan_of
+from graphcore.display.printing import leaf_text
 from graphcore.graphdef.build import Builder
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef
 from graphcore.graphdef.layouts import layout_of
@@ -483,7 +484,7 @@ def call(graphdef_and_state: tuple[GraphDef[Any], Any], /) -> CallProxy:
     if not isinstance(given, tuple | list) or not given:
         raise TypeError(
             "call takes what split returns, a definition and a state: "
-            f"call(split(node)).method(...). It got {given!r}."
+            f"call(split(node)).method(...). It got {leaf_text(given)}."
         )
     definition, *states = given
     return CallProxy(definition, tuple(states))

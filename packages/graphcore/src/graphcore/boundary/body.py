@@ -26,6 +26,7 @@ from graphcore.boundary.left import Left, refused
 from graphcore.boundary.places import Direct, Place, Places, is_object, key_path
 from graphcore.boundary.settings import UNSET, Settings, check_mappings
 from graphcore.boundary.traced_values import ARGUMENT, VALUE, explain_traced
+from graphcore.display.printing import leaf_text
 from graphcore.divided.divided import Divided
 from graphcore.graphdef.joint import Joint
 from graphcore.state.foreign_states import given_state
@@ -411,7 +412,7 @@ class Body:
                 f"The {type(written.variable).__name__} at "
                 f"{self.place(written.path)!r} was given a value of type "
                 f"{type(leaf).__name__} inside {self.__name__!r}, which JAX does not "
-                f"accept: {leaf!r}. Values of variables are arrays."
+                f"accept: {leaf_text(leaf)}. Values of variables are arrays."
             ) from error
         left.check_output(self.__name__, self.out_called)
 
@@ -435,5 +436,6 @@ class Body:
             where = path_text(self.variable_path(position))
             raise TypeError(
                 f"The variable at {where!r} holds a value of type "
-                f"{type(leaf).__name__}, which JAX does not accept: {leaf!r}. {advice}"
+                f"{type(leaf).__name__}, which JAX does not accept: {leaf_text(leaf)}. "
+                f"{advice}"
             ) from error

@@ -12,6 +12,7 @@ import jax
 from graphcore.boundary.change import Change
 from graphcore.boundary.places import key_path
 from graphcore.content import values_equal
+from graphcore.display.printing import leaf_text
 from graphcore.divided.divided import changed, divided
 from graphcore.trails import Path, path_text
 from graphcore.variables.bare_arrays import are_known_arrays
@@ -135,8 +136,8 @@ class Left:
             place = path_text((called, *key_path(pairs[number][0])))
             raise TypeError(
                 f"{name!r} returned a value of type {type(leaf).__name__} at "
-                f"{place!r}, which JAX does not accept: {leaf!r}. Return arrays; an "
-                "attribute of an object may be anything."
+                f"{place!r}, which JAX does not accept: {leaf_text(leaf)}. Return "
+                "arrays; an attribute of an object may be anything."
             ) from error
 
 

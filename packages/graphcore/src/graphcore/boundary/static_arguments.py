@@ -9,6 +9,7 @@ from graphcore._jax import OUTSIDE, current_trace
 from graphcore.boundary.captures import EXACTLY_PLAIN
 from graphcore.boundary.places import Place, take_objects
 from graphcore.content import static_key
+from graphcore.display.printing import leaf_text
 from graphcore.graphdef.joint import joint_of
 
 
@@ -80,7 +81,7 @@ def check_hashable(what: str, value: Any, name: str) -> None:
         hash(static_key(value))
     except TypeError as error:
         raise ValueError(
-            f"The {what} of {name!r} is not hashable: {value!r} of type "
+            f"The {what} of {name!r} is not hashable: {leaf_text(value)} of type "
             f"{type(value).__name__}. Compiled functions are looked up by it: pass a "
             "hashable value, such as a tuple."
         ) from error

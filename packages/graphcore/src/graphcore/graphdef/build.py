@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from graphcore._jax import current_trace
 from graphcore.content import is_immutable
 from graphcore.content_key import same_content
+from graphcore.display.printing import leaf_text
 from graphcore.graphdef.definition import GraphDef, NodeRef, VariableDef
 from graphcore.graphdef.layouts import Layout, layout_of
 from graphcore.graphdef.recipes import recipe_of
@@ -135,9 +136,10 @@ class Builder:
             if not same_content(found, metadata):
                 raise ValueError(
                     f"The metadata of the {impl.type.__name__} at "
-                    f"{path_text(layout.path(thing))!r} would change from {found!r} "
-                    f"to {metadata!r}, but an existing node of a registered type has "
-                    "no way to change it: keep what changes in a child."
+                    f"{path_text(layout.path(thing))!r} would change from "
+                    f"{leaf_text(found)} to {leaf_text(metadata)}, but an existing "
+                    "node of a registered type has no way to change it: keep what "
+                    "changes in a child."
                 )
         return existing
 

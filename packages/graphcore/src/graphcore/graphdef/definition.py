@@ -490,8 +490,9 @@ def _not_hashable(what: str, path: Path, value: Any) -> TypeError:
     if type(value) in weakref.ProxyTypes:
         way_out = "Hold the object itself: graphs may have cycles."
     return TypeError(
-        f"The {what} at {path_text(path)!r} is not hashable: {value!r} of type "
-        f"{type(value).__name__}; {why}. Definitions key compiled functions. {way_out}"
+        f"The {what} at {path_text(path)!r} is not hashable: {leaf_text(value)} of "
+        f"type {type(value).__name__}; {why}. Definitions key compiled functions. "
+        f"{way_out}"
     )
 
 

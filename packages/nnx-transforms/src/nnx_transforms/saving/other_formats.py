@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import unquote
@@ -329,6 +330,6 @@ def _on_host(name: str, value: Any) -> Any:
     except SafetensorError:
         pass
     raise TypeError(
-        f"The value at {text_of(name)!r} is {value!r}, expected an array or a number, "
-        "of a dtype that safetensors can hold. Leave it out with `filter=`."
+        f"The value at {text_of(name)!r} is {reprlib.repr(value)}, expected an array "
+        "or number of a dtype that safetensors can hold. Leave it out with `filter=`."
     )

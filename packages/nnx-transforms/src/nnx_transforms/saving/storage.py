@@ -8,6 +8,7 @@ checksums of the files are noted when they are complete, and compared first.
 from __future__ import annotations
 
 import json
+import reprlib
 import threading
 import zlib
 from collections.abc import Mapping
@@ -85,9 +86,10 @@ def save_arguments(node: Any, filter: Filter) -> Any:
             is_array or is_plain(value)
         ):
             raise TypeError(
-                f"The value at {text_of(name)!r} can't be saved: it is {value!r} of "
-                f"type {type(value).__name__}, expected an array of a dtype that "
-                "orbax can write, a number or a string. Leave it out with `filter=`."
+                f"The value at {text_of(name)!r} can't be saved: it is "
+                f"{reprlib.repr(value)} of type {type(value).__name__}, expected an "
+                "array of a dtype that orbax can write, a number or a string. Leave it "
+                "out with `filter=`."
             )
     parts = {CONTENTS: ocp.args.JsonSave(contents.to_json())}
     arrays = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any
 
 
@@ -25,5 +26,6 @@ def pair_of(pair: Any, what: str, due: str) -> tuple[Any, Any]:
         TypeError: If it returned anything else.
     """
     if not is_pair(pair):
-        raise TypeError(f"{what} must return a pair {due}, but returned {pair!r}.")
+        found = reprlib.repr(pair)
+        raise TypeError(f"{what} must return a pair {due}, but returned {found}.")
     return pair[0], pair[1]

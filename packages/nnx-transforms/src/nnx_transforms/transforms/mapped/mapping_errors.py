@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -118,8 +119,8 @@ def check_array(
     if not has_type(leaf):
         raise TypeError(
             f"The {what} at {place!r} holds a value of type {type(leaf).__name__}, "
-            f"which {name} cannot divide: {leaf!r}. Keep it as something static: in an "
-            "attribute, or bound by `functools.partial`."
+            f"which {name} cannot divide: {reprlib.repr(leaf)}. Keep it as something "
+            "static: in an attribute, or bound by `functools.partial`."
         ) from error
 
 
