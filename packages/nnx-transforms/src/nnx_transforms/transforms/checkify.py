@@ -114,7 +114,7 @@ def _select(
     old = entry.raw
     # Nobody has a new object, without a position, unless it is returned.
     pairs = [*zip(change.positions, values, strict=True)]
-    written = {position: value for position, value in pairs if position is not None}
+    written: dict[int | None, Any] = dict(pairs)
     new = [written.get(position, value) for position, value in enumerate(old)]
     if changed := value_differences(entry.body, old, new):
         raise failure(
