@@ -235,6 +235,8 @@ def test_older_forms():
     assert float(out) == 6.0
     switch(0, [add], operand=(v, 1.0))
     assert float(v.value) == 4.0
+    cond(True, (v, 2.0), add, v, lambda v: None)
+    assert float(v.value) == 6.0
     with pytest.raises(TypeError, match="operand"):
         cond(True, add, add, v, operand=v)
 
@@ -497,6 +499,25 @@ def test_while_loop_returns_the_callers_objects():
     out, i = while_loop(lambda c: c[1] < 4, body, (m, jnp.array(0)))
     assert (out is m, m.w.value is w, int(i), int(m.count.value)) == (True, True, 4, 6)
     assert m.sub.x.value.tolist() == [16.0, 16.0]
+
+
+def test_an_object_that_a_function_of_a_loop_is_bound_to_is_named_self():
+    class Counter(Module):
+        def __init__(self):
+            self.n = Variable(jnp.array(0))
+
+        def grow(self, carry):
+            self.n.value = jnp.zeros(3)
+            return carry + 1
+
+        def ask(self, carry):
+            self.n.value = self.n.value + 1
+            return carry < 3
+
+    with pytest.raises(TypeError, match=r"self/n: int32\[\] -> float32\[3\]"):
+        while_loop(lambda carry: carry < 3, Counter().grow, 0)
+    with pytest.raises(ValueError, match=r"may only read.*\n  self/n"):
+        while_loop(Counter().ask, lambda carry: carry + 1, 0)
 
 
 def test_loops_of_bound_methods():
@@ -873,15 +894,23 @@ def test_plain_pytrees_go_as_in_jax(program, n):
         (None, lambda x: x, lambda x: x, 1.0),
         (jnp.ones(2), lambda x: x, lambda x: x, 1.0),
         (True, 1, 2, 3.0),
+        (True, abs, 2.0, 3.0),
+        (True, 1.0, abs, 2.0, 3.0),
+        (True, 1.0, 2.0, 3.0, abs),
+        (True, 1.0, abs, 2.0, abs, 3.0),
         (True, lambda x: x, lambda x: x),
+        (True, lambda x: x, lambda x: x.astype(int), jnp.ones(2)),
+        (True, lambda x: "a", lambda x: "a", 1.0),
+        (True, abs, abs, "a"),
         (True, lambda x: x, lambda x: (x, x), 1.0),
     ],
 )
 def test_errors_of_cond_are_those_of_jax(arguments):
     with pytest.raises(Exception) as theirs:
         jax.lax.cond(*arguments)
-    with pytest.raises(type(theirs.value)):
+    with pytest.raises(type(theirs.value)) as ours:
         cond(*arguments)
+    assert str(ours.value) == str(theirs.value)
 
 
 @pytest.mark.parametrize(
@@ -890,6 +919,8 @@ def test_errors_of_cond_are_those_of_jax(arguments):
         (switch, jax.lax.switch, (0, [])),
         (switch, jax.lax.switch, (0.5, [abs, abs], 1.0)),
         (switch, jax.lax.switch, (0, [abs, 1], 1.0)),
+        (switch, jax.lax.switch, (0, [1], 1.0)),
+        (switch, jax.lax.switch, (0, 1, 1.0)),
         (while_loop, jax.lax.while_loop, (1, 2, 3)),
         (while_loop, jax.lax.while_loop, (lambda x: x, lambda x: x, jnp.ones(2))),
         (fori_loop, jax.lax.fori_loop, (0, 1, 2, 3)),
@@ -899,8 +930,9 @@ def test_errors_of_cond_are_those_of_jax(arguments):
 def test_errors_are_those_of_jax(ours, theirs, arguments):
     with pytest.raises(Exception) as expected:
         theirs(*arguments)
-    with pytest.raises(type(expected.value)):
+    with pytest.raises(type(expected.value)) as found:
         ours(*arguments)
+    assert str(found.value) == str(expected.value)
 
 
 # The same as an explicit rewrite, on random objects
