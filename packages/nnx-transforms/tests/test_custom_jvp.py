@@ -210,6 +210,59 @@ def test_defjvps():
         custom_jvp(lambda n, x: x, nondiff_argnums=(0,)).defjvps(None)
 
 
+def test_defjvps_where_the_output_has_more_than_floats():
+    @custom_jvp
+    def f(x, y):
+        return 3, x * y
+
+    f.defjvps(
+        lambda t, out, x, y: (np.zeros((), jax.dtypes.float0), t * y),
+        lambda t, out, x, y: (np.zeros((), jax.dtypes.float0), t * x),
+    )
+    (_, out), (number_t, out_t) = jax.jvp(f, (2.0, 3.0), (1.0, 1.0))
+    close((out, out_t), (6.0, 5.0))
+    assert number_t.dtype == jax.dtypes.float0
+
+    made = custom_jvp(lambda m, x: Model(x))
+    made.defjvps(None, None)
+    out, out_t = jax.jvp(lambda x: made(Model(), x).w.value, (3.0,), (1.0,))
+    close((out, out_t), (3.0, 0.0))
+
+
+def test_symbolic_zeros_without_objects():
+    seen = []
+    f = custom_jvp(lambda x, y: x * y)
+
+    def rule(primals, tangents):
+        seen.append([type(t) is SymbolicZero for t in tangents])
+        return f(*primals), tangents[0] * primals[1]
+
+    f.defjvp(rule, symbolic_zeros=True)
+    close(jax.grad(f)(2.0, 3.0), 3.0)
+    assert seen == [[False, True]]
+
+
+def test_updates_have_no_tangent_that_is_computed_with():
+    @custom_jvp
+    def f(m, x):
+        m.last.value = m.last.value + 1
+        return m.w.value * x
+
+    @f.defjvp
+    def rule(primals, tangents):
+        (m, x), (m_t, x_t) = primals, tangents
+        return f(m, x), m.w.value * x_t + m_t["w"].value * x
+
+    def g(w, x):
+        m = Model()
+        m.w.value = w
+        return f(m, x) + m.last.value
+
+    traced = jax.make_jaxpr(lambda *args: jax.jvp(g, args, (1.0, 1.0)))(2.0, 3.0)
+    # That in the rule, and that of the primals: to the tangent nothing is added.
+    assert [e.primitive.name for e in traced.eqns].count("add") == 2
+
+
 def test_nondiff_arguments_keywords_and_methods():
     class Scaler(Module):
         def __init__(self):

@@ -1108,3 +1108,23 @@ def test_a_container_in_the_place_of_a_variable_is_shown_as_it_is_then():
     assert seen == [[("w", "k")]]
     assert grads.w.value.tolist() == [3.0, 4.0]
     assert node.w["k"].value.tolist() == [2.0, 2.0]
+
+
+def test_zeros_that_a_rule_hands_on_are_not_added():
+    @custom_vjp
+    def f(m, x):
+        return m.x.value * x
+
+    def backward(x, g):
+        (m_g, _), out_g = g
+        m_g["x"].value = out_g * x
+        return m_g, None  # with the zero of `y`, as it came
+
+    f.defvjp(lambda m, x: (f(m, x), x), backward)
+
+    def loss(x, y):
+        m = Pair(x, y)
+        return f(m, 3.0) + jnp.sin(m.y.value)
+
+    traced = jax.make_jaxpr(jax.grad(loss, (0, 1)))(1.0, 2.0)
+    assert "add_any" not in [e.primitive.name for e in traced.eqns]
