@@ -7,6 +7,7 @@ import weakref
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from derivative_programs import (
     Scale,
@@ -140,6 +141,22 @@ def test_prevent_cse_by_argument():
         e for e in jax.make_jaxpr(f)(state, X).jaxpr.eqns if "prevent_cse" in e.params
     ]
     assert equation.params["prevent_cse"] == (True, True, False, False, True)
+
+
+@pytest.mark.parametrize(
+    ("setting", "due"), [((True, False), True), ((False, False), False)]
+)
+def test_prevent_cse_by_argument_of_a_call_with_keywords(setting, due):
+    graphdef, state = gc.split(Layer())
+
+    def f(state, x):
+        g = remat(lambda m, x, *, by: m(x) * by, prevent_cse=setting)
+        return g(gc.merge(graphdef, state), x, by=2.0)
+
+    (equation,) = [
+        e for e in jax.make_jaxpr(f)(state, X).jaxpr.eqns if "prevent_cse" in e.params
+    ]
+    assert equation.params["prevent_cse"] is due
 
 
 # Arguments
@@ -285,6 +302,11 @@ def test_static_argnums_out_of_range():
         remat(loss, static_argnums=5)(Layer(), X)
     with pytest.raises(TypeError):
         remat(loss, static_argnums="a")(Layer(), X)
+    for argnums in ([1], {1}, range(1, 2), (np.int64(1),)):
+        with pytest.raises(
+            TypeError, match=r"`static_argnums` .* must be an int, tuple"
+        ):
+            remat(loss, static_argnums=argnums)(Layer(), X)
 
 
 def test_no_static_argnums_may_be_none():
