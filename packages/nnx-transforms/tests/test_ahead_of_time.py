@@ -1,5 +1,7 @@
 """`jit` ahead of time, and abstract evaluation."""
 
+import copy
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +31,22 @@ def test_lower_and_compile():
     with pytest.raises(TypeError, match=differs):
         compiled(model, x)
     assert len(traces) == 1
+
+
+def test_objects_where_it_was_compiled_for_none_and_none_where_for_some():
+    f = nnx.jit(lambda x: x)
+    model, x = Model(), jnp.ones(3)
+    with pytest.raises(TypeError, match="with objects, but there are none among"):
+        f.lower(model).compile()(x)
+    with pytest.raises(TypeError, match="with no objects, but there are some among"):
+        f.lower(x).compile()(model)
+
+
+def test_copies_of_stages():
+    model, x = Model(), jnp.ones(3)
+    traced = copy.copy(nnx.jit(lambda m, x: m(x)).trace(model, x))
+    compiled = copy.copy(copy.copy(traced.lower()).compile())
+    np.testing.assert_allclose(compiled(model, x), Model()(x))
 
 
 def test_static_arguments_are_left_out_of_compiled_calls():

@@ -1,6 +1,7 @@
 """`jit`: errors of JAX's about arrays say which variables these are in."""
 
 import array
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -114,6 +115,18 @@ def test_an_error_of_the_function_about_shardings_is_left_alone():
     mesh = jax.make_mesh((1,), ("x",))
     with pytest.raises(ValueError, match="Sharding is out of order"):
         nnx.jit(fail, in_shardings=NamedSharding(mesh, P()))(model)
+
+
+def test_a_function_that_fails_runs_once_on_values_that_are_no_arrays():
+    runs = itertools.count()
+
+    def fail(model):
+        next(runs)
+        raise ValueError("out of order")
+
+    with pytest.raises(ValueError, match="out of order"):
+        nnx.jit(fail)(nnx.Dict(scale=nnx.Param(2.0)))
+    assert next(runs) == 1
 
 
 @pytest.mark.parametrize("options", HOW)
