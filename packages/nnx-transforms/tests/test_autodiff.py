@@ -504,6 +504,13 @@ def test_jvp():
     assert float(dot) == 1.0
 
 
+def test_jvp_wants_tuples_or_lists_as_jax_does():
+    w = gc.Dict(w=gc.Param(jnp.array(2.0)))
+    for primals, tangents in ((2.0, 3.0), ((2.0,), {"x": 3.0}), (w, w)):
+        with pytest.raises(TypeError, match="must be tuples or lists; found "):
+            jvp(lambda x: x, primals, tangents)
+
+
 def test_linearize():
     m = Line()
     out, push = linearize(lambda m, x: m(x) ** 2, m, X)
