@@ -60,7 +60,8 @@ def remat(
         >>> float(grads.w.value), int(model.calls.value)
         (0.0, 1)
     """
-    argnums = None if static_argnums == () else static_argnums
+    is_default = isinstance(static_argnums, tuple) and not static_argnums
+    argnums = None if is_default else static_argnums
     statics = ChosenArguments(f, argnums, static_argnames or None)
     due = max(statics.numbers, default=-1) + 1
     options: dict[str, Any] = {"prevent_cse": prevent_cse, "policy": policy}
