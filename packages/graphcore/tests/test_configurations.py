@@ -5,8 +5,10 @@ attributes, that make what they don't have, that know what holds them.
 """
 
 import copy
+import dataclasses
 import functools
 import sys
+import types
 
 import pytest
 
@@ -154,3 +156,80 @@ def test_the_work_grows_with_the_size_where_each_part_knows_the_whole():
     assert large < 6 * small
     nodes[-1].config.parts[3].value = "other"
     assert gc.graphdef(nodes[-1]) != gc.graphdef(gc.Dict(config=Settings(range(80))))
+
+
+class Counted:
+    """Counts how often it is looked at."""
+
+    times = 0
+
+    def __init__(self, value):
+        self.value = value
+
+    def __eq__(self, other):
+        Counted.times += 1
+        return isinstance(other, Counted) and self.value == other.value
+
+    def __hash__(self):
+        Counted.times += 1
+        return hash(self.value)
+
+
+@dataclasses.dataclass(eq=False)
+class Twice:
+    """Has each part in two places, as one that keeps a history of them."""
+
+    now: object
+    before: object
+
+    def __eq__(self, other):
+        return NotImplemented
+
+
+def nested(depth):
+    whole = Counted(0)
+    for _ in range(depth):
+        whole = Twice(whole, whole)
+    return gc.Dict(w=gc.Param(1), config=whole)
+
+
+def test_the_work_grows_with_the_parts_and_not_with_the_ways_to_them():
+    def looks(depth):
+        one, other = nested(depth), nested(depth)
+        before = Counted.times
+        plan_of(one), plan_of(one)
+        assert gc.graphdef(one) == gc.graphdef(other)
+        gc.clone(one)
+        return Counted.times - before
+
+    assert looks(12) < 3 * looks(6)
+    changed = nested(6)
+    plan_of(changed)
+    changed.config.now.now.now.before = 1
+    assert gc.graphdef(changed) != gc.graphdef(nested(6))
+
+
+def test_what_is_in_several_places_equals_what_is_in_each_anew():
+    once = gc.Dict(config=Twice([1], [1]))
+    part = [1]
+    assert gc.graphdef(gc.Dict(config=Twice(part, part))) == gc.graphdef(once)
+
+
+def test_a_read_only_view_is_known_by_what_it_refers_to():
+    def node(count):
+        shown = {str(number): [number] for number in range(count)}
+        return gc.Dict(w=gc.Param(1), config=[types.MappingProxyType(shown)]), shown
+
+    def looks(count):
+        root, _ = node(count)
+        for _ in range(3):
+            plan_of(root)
+        return calls_of(functools.partial(plan_of, root))
+
+    assert looks(3) == looks(100)
+    for change in (lambda x: x["1"].append(0), lambda x: x.update(a=[0])):
+        root, shown = node(3)
+        before = gc.graphdef(root)
+        plan_of(root)
+        change(shown)
+        assert gc.graphdef(root) != before

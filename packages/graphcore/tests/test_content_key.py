@@ -178,6 +178,28 @@ def test_arrays_and_keys_of_jax_have_content():
     assert content_key([jnp.arange(3)]) != content_key([np.arange(3)])
 
 
+class Mutable:
+    """Is hashed and compared by what may change."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __eq__(self, other):
+        return isinstance(other, Mutable) and self.value == other.value
+
+    def __hash__(self):
+        return hash(self.value)
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_what_was_kept_stays_so_whatever_it_was_compared_with(is_first):
+    live, other = [Mutable(1)], [Mutable(1)]
+    key, kept = content_key(live), content_key(other, keep=True)
+    assert key == kept if is_first else kept == key
+    live[0].value = other[0].value = 2
+    assert kept == content_key([Mutable(1)]) != content_key(live)
+
+
 def test_cycles_have_an_end():
     loops = []
     for _ in range(2):

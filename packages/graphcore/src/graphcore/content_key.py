@@ -83,6 +83,39 @@ class _Same:
         return id(self.value)
 
 
+class _Content:
+    """What a value holds, as part of a stand-in.
+
+    The parts of a configuration may be in several places each, and so may theirs. To
+    hash or compare all that way would take time for each way to each of them.
+
+    Args:
+        parts: Something hashable.
+        kept: Whether later changes in place don't reach it.
+    """
+
+    __slots__ = ("_hash", "_kept", "_parts")
+
+    def __init__(self, parts: Any, kept: bool) -> None:
+        self._parts, self._kept, self._hash = parts, kept, hash(parts)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not _Content or self._hash != other._hash:
+            return False
+        if self._parts is not other._parts:
+            if self._parts != other._parts:
+                return False
+            # The next time, one look tells; and what is kept stays so.
+            if other._kept:
+                self._parts, self._kept = other._parts, True
+            else:
+                other._parts, other._kept = self._parts, self._kept
+        return True
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
 def content_key(value: Any, *, keep: bool = False) -> Any:
     """Returns a stand-in for a static value that tells what it holds.
 
@@ -202,7 +235,7 @@ class _Copies:
             # copy that is made in a trace would be a traced value.
             if is_immutable(part) or isinstance(part, jax.Array):
                 memo.setdefault(id(part), part)
-            views = views or _is_view(part)
+            views = views or is_view(part)
         try:
             if views:
                 _copy_views(value, memo)
@@ -228,19 +261,20 @@ def _copied_structure(structure: PyTreeDef, memo: dict[int, Any]) -> PyTreeDef:
 
 def _copy_views(value: Any, memo: dict[int, Any]) -> None:
     """Copies read-only views, as Python does not, the inner ones first."""
-    for part in reached([value], lambda x: [] if _is_view(x) else below(x)):
-        if _is_view(part) and id(part) not in memo:
+    for part in reached([value], lambda x: [] if is_view(x) else below(x)):
+        if is_view(part) and id(part) not in memo:
             memo[id(part)] = part  # as long as what it shows is copied, it may be there
-            mapping = _shown(part)
+            mapping = shown(part)
             _copy_views(mapping, memo)
             memo[id(part)] = types.MappingProxyType(copy.deepcopy(mapping, memo))
 
 
-def _is_view(x: Any) -> bool:
+def is_view(x: Any) -> bool:
+    """Whether something is a read-only view of a mapping."""
     return type(x) is types.MappingProxyType
 
 
-def _shown(view: Any) -> Any:
+def shown(view: Any) -> Any:
     """The mapping behind a view, which may look items up in a way of its own."""
     (mapping,) = gc.get_referents(view)
     return mapping
@@ -293,7 +327,8 @@ def _key(value: Any, known: dict[int, Any], copies: _Copies | None) -> Any:
                 error.path = error.path if name is _ITSELF else (name, *error.path)
                 raise
         is_set = isinstance(value, set | frozenset)
-        known[number] = type(value), (frozenset if is_set else tuple)(parts)
+        held = type(value), (frozenset if is_set else tuple)(parts)
+        known[number] = _Content(held, copies is not None)
     return known[number]
 
 
@@ -356,8 +391,8 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from _parts_of_array(value)
         if is_array:
             return
-    elif _is_view(value):
-        yield _ITSELF, _shown(value)
+    elif is_view(value):
+        yield _ITSELF, shown(value)
     elif isinstance(value, dict):
         for number, (key, item) in enumerate(value.items()):
             yield ("key", number), key

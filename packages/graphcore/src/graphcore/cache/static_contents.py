@@ -19,7 +19,13 @@ import jax
 
 from graphcore.cache.identities import Identities
 from graphcore.content import is_immutable, method_of
-from graphcore.content_key import content_base, content_key, slots_of
+from graphcore.content_key import (
+    content_base,
+    content_key,
+    is_view,
+    shown,
+    slots_of,
+)
 from graphcore.holding import attributes_of
 
 
@@ -103,6 +109,9 @@ class _References:
             if id(part) in seen or isinstance(part, jax.Array) or is_immutable(part):
                 continue
             seen.add(id(part))
+            if is_view(part):
+                parts.append(shown(part))  # it never shows another one
+                continue
             kind = type(part)
             base, own = content_base(kind), []
             if base is None:
