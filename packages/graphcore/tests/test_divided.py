@@ -1,5 +1,6 @@
 """Pytrees with leaves that JAX does not take, as arguments and values of variables."""
 
+import array
 import functools
 import gc as garbage
 import types
@@ -506,3 +507,34 @@ def test_what_has_no_weak_references_is_taken_apart_each_time():
         found = call(step, variable, module)
     assert variable.value.w.tolist() == [3, 3] and variable.value.act is abs
     assert found.tolist() == jnp.sin(jnp.full(2, 2.0)).tolist()
+
+
+@jax.tree_util.register_pytree_node_class
+class Settled:
+    """A module of a functional library with settings in its structure."""
+
+    def __init__(self, w, settings):
+        self.w, self.settings = w, settings
+
+    def tree_flatten(self):
+        return (self.w,), (self.settings,)
+
+    @classmethod
+    def tree_unflatten(cls, settings, children):
+        return cls(*children, *settings)
+
+
+gc.register_filtered_type(Settled)
+
+
+def test_settings_that_cannot_be_told_from_others_are_refused_with_the_way_out():
+    class Record(array.array):
+        """Hides what it holds, as what is written in C may."""
+
+    module = Settled(jnp.ones(2), Record("i", [1]))
+    with pytest.raises(TypeError, match=r"a Record,.*`register_immutable_type`"):
+        divide(module)
+    with pytest.raises(TypeError, match=r"'act' .* is a Record, which can't be hashed"):
+        divide(Layer(jnp.ones(2), Record("i", [1])))
+    gc.register_immutable_type(Record)
+    assert divide(module).frame == divide(module).frame

@@ -17,6 +17,7 @@ import numpy as np
 
 from graphcore.cache.static_contents import StaticContents
 from graphcore.content import StrictTreeDef, is_immutable, static_key
+from graphcore.content_key import UnhashableContent
 from graphcore.divided.filtered_types import is_filtered
 from graphcore.known_types import ATOMS
 from graphcore.nodes.registry import is_graph_node
@@ -57,7 +58,16 @@ class Frame:
 
     def __post_init__(self) -> None:
         keys = tuple([(i, static_key(x)) for i, x in self.statics.items()])
-        contents = StaticContents(self.changeable) if self.changeable else None
+        try:
+            contents = StaticContents(self.changeable) if self.changeable else None
+        except UnhashableContent as error:
+            self._refuse()
+            raise TypeError(
+                "What is static in a pytree decides what is compiled, and there is a "
+                f"{type(error.value).__name__}, which can be neither hashed nor "
+                "compared by its content. Give that type a `__hash__`, or declare that "
+                "its instances never change: `register_immutable_type`."
+            ) from None
         self._contents = contents
         self._key = StrictTreeDef(self.structure), self.given, keys, contents
         self.places = {leaf: place for place, leaf in enumerate(self.given)}
