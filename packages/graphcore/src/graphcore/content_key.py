@@ -94,22 +94,24 @@ class _Content:
         kept: Whether later changes in place don't reach it.
     """
 
-    __slots__ = ("_hash", "_kept", "_parts")
+    __slots__ = ("_hash", "_held")
 
     def __init__(self, parts: Any, kept: bool) -> None:
-        self._parts, self._kept, self._hash = parts, kept, hash(parts)
+        self._held = parts, kept  # replaced at once: other threads may be comparing
+        self._hash = hash(parts)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not _Content or self._hash != other._hash:
             return False
-        if self._parts is not other._parts:
-            if self._parts != other._parts:
+        mine, theirs = self._held, other._held
+        if mine[0] is not theirs[0]:
+            if mine[0] != theirs[0]:
                 return False
             # The next time, one look tells; and what is kept stays so.
-            if other._kept:
-                self._parts, self._kept = other._parts, True
+            if theirs[1]:
+                self._held = theirs
             else:
-                other._parts, other._kept = self._parts, self._kept
+                other._held = mine
         return True
 
     def __hash__(self) -> int:
