@@ -110,6 +110,27 @@ def test_a_plan_holds_without_a_look_at_what_a_class_makes_of_its_items(kind):
     assert kind.times == times
 
 
+@pytest.mark.parametrize("at_first", [{}, {"unit": "m"}], ids=["none", "one"])
+def test_an_attribute_beside_the_items_is_seen_whatever_the_class_calls_so(at_first):
+    def made(**attributes):
+        found = config(Shown)
+        for name, value in attributes.items():
+            object.__setattr__(found, name, value)
+        return gc.Dict(w=gc.Param(1), config=found)
+
+    node = made(**at_first)
+    for _ in range(3):
+        before = gc.graphdef(node)
+    assert before == gc.graphdef(made(**at_first))
+    for value in ("s", "kg", ["kg"]):
+        object.__setattr__(node.config, "unit", value)
+        assert gc.graphdef(node) != before
+        before = gc.graphdef(node)
+        assert before == gc.graphdef(made(unit=value))
+    value.append("s")
+    assert gc.graphdef(node) != before
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_printing_asks_a_static_value_for_nothing(kind):
     node = gc.Dict(config=config(kind))

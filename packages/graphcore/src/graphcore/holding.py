@@ -59,8 +59,8 @@ def attributes_of(x: Any) -> dict[str, Any] | None:
         x: Any object.
 
     Returns:
-        What Python made for it, whatever its class calls `__dict__`; None if it has
-        none.
+        What Python made for it, whatever its class calls `__dict__`; None if there is
+        no place for one.
 
     Example:
         >>> class Point:
@@ -73,7 +73,11 @@ def attributes_of(x: Any) -> dict[str, Any] | None:
         if isinstance(found, _OF_PYTHON):
             attributes: dict[str, Any] = found.__get__(x)
             return attributes
-    return None
+    if not type(x).__dictoffset__:
+        return None
+    # Where a class calls something else so, this is the only way; None if it is empty.
+    state: Any = object.__getstate__(x)
+    return (state[0] if isinstance(state, tuple) else state) or {}
 
 
 def reached(
