@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import sys
 import threading
 
 import jax
@@ -114,7 +115,9 @@ def test_rules_belong_to_a_thread_and_a_block():
             assert nn.get_logical_axis_rules() == [("a", "b")]
             raise KeyError
         assert nn.get_logical_axis_rules() == RULES
-    assert seen == [()] and nn.get_logical_axis_rules() == ()
+    # Some Pythons, such as those without a global lock, have a thread inherit them.
+    inherits = getattr(sys.flags, "thread_inherit_context", False)
+    assert seen == [RULES if inherits else ()] and nn.get_logical_axis_rules() == ()
     nn.set_logical_axis_rules(RULES)
     try:
         assert nn.get_logical_axis_rules() == RULES
