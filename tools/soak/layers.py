@@ -118,7 +118,7 @@ def plain_context(f: Function) -> Function:
 
 
 def live_cond(f: Function) -> Function:
-    return lambda *args: nnx.cond(jnp.array(True), f, _left_alone, *args)
+    return lambda *args: nnx.cond(jnp.array(True), f, _left_alone(), *args)
 
 
 def plain_cond(f: Function) -> Function:
@@ -126,15 +126,17 @@ def plain_cond(f: Function) -> Function:
 
 
 def live_switch(f: Function) -> Function:
-    branches = [_left_alone, _left_alone, f]
+    branches = [_left_alone(), _left_alone(), f]
     return lambda *args: nnx.switch(jnp.array(2), branches, *args)
 
 
 plain_switch = plain_cond
 
 
-def _left_alone(*args: Any) -> Any:
-    return args[-1]
+def _left_alone() -> Function:
+    # Made anew: what is known of a function, structure by structure, goes with it, and
+    # would be more with each program.
+    return lambda *args: args[-1]
 
 
 def live_fori_loop(f: Function) -> Function:
