@@ -143,6 +143,17 @@ def test_sharing_that_an_edit_makes_is_refused_though_the_rest_was_seen():
     assert "is also at" in error
 
 
+def test_sharing_that_an_edit_makes_is_refused_in_a_structure_that_was_met_often():
+    for _ in range(4):
+        inner = gc.Dict(a=gc.Param(1.0), b=gc.Param(2.0))
+        node = gc.Dict(inner=inner)
+        jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is inner)
+    inner.b = inner.a
+    leaves, error = seen(inner)
+    assert not leaves
+    assert "is also at" in error
+
+
 def test_another_object_that_is_flattened_in_between_is_looked_at_as_well():
     one = gc.Param(1.0)
     shared = gc.Dict(a=one, b=one)

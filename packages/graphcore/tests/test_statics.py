@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import gc as garbage
 import pickle
+import threading
 import types
 import unittest.mock
 import weakref
@@ -141,6 +142,28 @@ def test_a_value_that_many_nodes_hold_is_copied_as_often_as_one():
         return Counted.copies
 
     assert copies(20) == copies(1) > 0
+
+
+class Watched(types.SimpleNamespace):
+    def __deepcopy__(self, memo):
+        meanwhile()
+        return Watched(**vars(self))
+
+
+def meanwhile():
+    """What another thread does while a value is copied."""
+
+
+@pytest.mark.parametrize("change", [{"n": 5}, {"lock": threading.Lock()}])
+def test_a_value_that_changes_while_it_is_copied_is_that_of_its_own_model(
+    change, monkeypatch
+):
+    first, second = Model(Watched(n=0)), Model(Watched(n=0))
+    assert gc.graphdef(first) == gc.graphdef(second)
+    monkeypatch.setitem(
+        globals(), "meanwhile", lambda: vars(first.config).update(change)
+    )
+    assert called(lambda m: vars(m.config), second) == {"n": 0}
 
 
 def test_a_value_that_was_changed_since_is_that_of_its_own_model(twins):

@@ -117,6 +117,13 @@ def test_keys_that_are_equal_are_not_the_same(keys, kind):
     assert [*map(shown, found.old + found.new)] == [*map(shown, keys)]
 
 
+@pytest.mark.parametrize("keys", [(1, True), ("text", Name.TEXT)])
+def test_keys_in_a_structure_that_is_met_often_are_told_from_equal_ones(keys):
+    for key in (keys[0], keys[0], *keys, *keys):
+        made = gc.clone(gc.Dict(inner=gc.Dict({key: gc.Param(1.0)})))
+        assert keys_in(made) == [(type(key), 1.0)]
+
+
 def test_a_key_that_takes_the_place_of_an_equal_one_is_seen():
     holder = gc.Dict(inner={1: gc.Param(1.0)})
     for key in (1, True, 1):

@@ -9,7 +9,7 @@ decisions. To compare it with what is due takes none.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import is_
 from typing import Any
 
@@ -69,6 +69,11 @@ class Pattern:
         self._strangers = [
             (value, type(value)) for value in layout.statics if is_stranger(value)
         ]
+        # Attributes have names, so only other containers are asked for unusual keys.
+        unusual = [
+            unusual_keys(node.keys) or ([] if issubclass(node.kind, Mapping) else None)
+            for node in layout.nodes
+        ]
         # For each node, how to get its children, which stand next in the order of
         # places: without an implementation if they are all in its `__dict__`.
         self._nodes = [
@@ -79,11 +84,11 @@ class Pattern:
                 else get_node_impl_for_type(node.kind),
                 getter(node.keys),
                 len(node.keys),
-                unusual_keys(node.keys),
+                keys,
                 node.kind,
                 node.metadata,
             )
-            for node in layout.nodes
+            for node, keys in zip(layout.nodes, unusual, strict=True)
         ]
         self._things = getter(layout.places)
         self._references = getter([place for place, _ in layout.references])
@@ -144,8 +149,7 @@ class Pattern:
                     children = dict(pairs)
                 if len(children) != count:
                     return None
-                # Attributes have names, so only other containers are asked.
-                if (unusual or kind is dict) and unusual_keys(children) != unusual:
+                if unusual is not None and unusual_keys(children) != unusual:
                     return None
                 found += children_of(children)
         except Exception:  # a key that isn't there, or one that can't be sorted

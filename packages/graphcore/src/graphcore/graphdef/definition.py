@@ -256,11 +256,16 @@ class StaticAttribute(_Attribute):
         """
         if self._kept is None:
             return self.value
-        if content_key(self.value) != self.compared:
-            return snapshot(self._kept[0])
-        if memo is None or self._kept[0] is self.value:
-            return self.value
-        return copied(self.value, memo)
+        (kept,), found = self._kept, self.value
+        try:
+            if memo is not None and kept is not found:
+                found = copied(found, memo)
+            # Asked last: another thread may be changing the model that the value is of.
+            if content_key(found) == self.compared:
+                return found
+        except Exception:  # it holds something new, or changed while it was copied
+            pass
+        return snapshot(kept)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StaticAttribute):

@@ -72,6 +72,9 @@ class _Entered(threading.local):
     def expect(self, nodes: list[Any]) -> None:
         """Takes note that some nodes are part of a checked graph."""
         owned = [node for node in nodes if isinstance(node, OwnedNode)]
+        for node in owned:
+            if plans_of(node) is None:  # So that an edit shows.
+                set_plans(node, ())
         self.pending = {id(x): (weakref.ref(x), plans_of(x)) for x in owned}
 
     def was_checked(self, node: Any) -> bool:
