@@ -10,7 +10,7 @@ import jax
 import pytest
 
 import graphcore as gc
-from graphcore.authors import Bodies, enter, lifted
+from graphcore.authors import Bodies, Entry, enter, lifted
 
 
 def double(n):
@@ -111,6 +111,30 @@ def test_what_is_made_of_an_object_without_a_name_is_called_by_its_class():
     assert again(1) == 4 and again.__wrapped__ is twice
 
 
+def test_what_is_made_of_an_object_has_none_of_its_attributes():
+    class Scale(gc.Object):
+        def __init__(self):
+            self.n = gc.Variable(3)
+
+        def __call__(self, x):
+            return self.n.value * x
+
+    scale = Scale()
+    made = lifted(scale)(lambda f, x: f(x))
+    assert made(2) == 6 and not hasattr(made, "n")
+
+
+def test_nothing_is_kept_with_what_no_weak_reference_can_be_made_to():
+    class Slotted:
+        __slots__ = ()
+
+        def __call__(self, n):
+            return n.value
+
+    assert Bodies.of(Slotted()) is None
+    assert enter(Slotted(), (gc.Variable(1),)).body.key is None
+
+
 def test_a_function_is_known_for_as_many_structures_as_a_deep_model_has_layers():
     def f(n):
         return n.value
@@ -119,3 +143,77 @@ def test_a_function_is_known_for_as_many_structures_as_a_deep_model_has_layers()
     first = [enter(f, (node,)).body for node in nodes]
     again = [enter(f, (node,)).body for node in nodes]
     assert all(a is b for a, b in zip(first, again, strict=True))
+
+
+class Pair(gc.Object):
+    def __init__(self, n):
+        self.n = gc.Variable(n)
+
+    def ahead_of(self, other):
+        return self.n.value - other.n.value
+
+    def before(self, a, b):
+        return 100 * self.n.value + 10 * a.n.value + b.n.value
+
+
+class Setting:
+    """It has a hash, and can be changed all the same."""
+
+    def __init__(self, by):
+        self.by = by
+
+    def __eq__(self, other):
+        return self.by == other.by
+
+    def __hash__(self):
+        return hash(self.by)
+
+
+def with_recall(f, static_argnums=()):
+    """Calls of a function as the guide for authors has them."""
+    bodies = Bodies()
+
+    def call(*args):
+        warm = bodies.recall(args, {})
+        if warm is not None:
+            entry = Entry.recalled(*warm)
+        else:
+            statics = {i: args[i] for i in static_argnums}
+            traced = [None if i in statics else x for i, x in enumerate(args)]
+            entry = enter(f, traced, statics=statics, cache=bodies)
+            bodies.remember(args, {}, entry.body)
+        return entry.commit(*jax.jit(entry.body)(*entry.values))
+
+    return call
+
+
+def test_a_call_is_recalled_with_the_object_that_the_function_is_bound_to():
+    # Which is one of its arguments as well, now and then.
+    one, two = Pair(1), Pair(2)
+    call = with_recall(two.ahead_of)
+    assert [call(one), call(two), call(one), call(two)] == [1, 0, 1, 0]
+    call = with_recall(one.before)
+    given = (one, two), (two, one), (one, two)
+    assert [call(*args) for args in given] == [112, 121, 112]
+
+
+def test_a_call_is_recalled_with_the_places_of_an_object_that_comes_twice():
+    one, two = Pair(1), Pair(2)
+    call = with_recall(lambda a, b: a.ahead_of(b))
+    given = (one, one), (one, one), (one, two), (two, one), (two, two)
+    assert [call(*args) for args in given] == [0, 0, -1, 1, 0]
+
+
+def test_a_call_is_recalled_with_what_a_static_argument_is_now():
+    n, setting = gc.Variable(2), Setting(3)
+    call = with_recall(lambda n, setting: n.value * setting.by, static_argnums=[1])
+    assert [call(n, setting), call(n, setting)] == [6, 6]
+    setting.by = 5
+    assert call(n, setting) == 10
+
+
+def test_a_call_is_recalled_with_the_objects_that_are_in_its_containers_now():
+    call = with_recall(lambda n, more: n.value + sum(m.value for m in more))
+    one, two = gc.Variable(1), gc.Variable(2)
+    given = (one, []), (one, []), (one, [two]), (one, [two, two]), (one, [one])
+    assert [call(*args) for args in given] == [1, 1, 3, 5, 2]

@@ -61,6 +61,30 @@ def test_a_global_of_what_a_wrapper_of_another_module_wraps_is_captured():
     assert captured_objects(lifted(wrapped)(lambda f, /, holder: f(holder))) == [model]
 
 
+class Plain:
+    reads = reads_the_global
+
+
+class Proxy:
+    """Of another module, and says by a property what it wraps."""
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    __wrapped__ = property(lambda self: self._inner)
+
+    __call__ = types.FunctionType((lambda self, x: self._inner(x)).__code__, {})
+
+
+def test_a_global_is_captured_also_by_what_stands_for_a_function():
+    method = types.MethodType(reads_the_global, Plain())
+    made = Plain().reads, method, functools.partial(reads_the_global, 1)
+    for f in (*made, Proxy(reads_the_global)):
+        assert captured_objects(f) == captured_objects(lambda f=f: f) == [model]
+
+
 def test_what_a_plain_object_holds_is_captured_with_it():
     holder = types.SimpleNamespace(parts=[model])
     assert captured_objects(lambda: holder.parts) == [model]

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import graph_zoo as zoo
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -134,6 +135,49 @@ def test_objects_behind_a_container_of_arrays_are_found():
     entry = enter(lambda xs, model: None, ([jnp.ones(2)], {"n": one}))
     assert entry.roots == [one]
     assert len(jax.tree.leaves(entry.args)) == 1
+
+
+class Known(Unsorted):
+    """A foreign node that JAX takes for a pytree."""
+
+
+class Box:
+    """A foreign variable that JAX takes for a pytree."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+gc.register_graph_node_type(
+    Known,
+    flatten=lambda node: (sorted(vars(node).items()), None),
+    set_key=setattr,
+    pop_key=lambda node, key: vars(node).pop(key),
+    create_empty=lambda metadata: Known(),
+    clear=lambda node: vars(node).clear(),
+    init=lambda node, pairs: vars(node).update(pairs),
+)
+gc.register_variable_type(
+    Box,
+    get_value=lambda box: box.value,
+    set_value=lambda box, value: setattr(box, "value", value),
+    get_metadata=lambda box: {},
+    create=lambda kind, value, metadata: kind(value),
+)
+for kind in (Known, Box):
+    jax.tree_util.register_pytree_node(
+        kind,
+        lambda x: (tuple(vars(x).values()), tuple(vars(x))),
+        lambda names, values, kind=kind: kind(**dict(zip(names, values, strict=True))),
+    )
+
+
+def test_objects_that_jax_takes_for_pytrees_are_found_in_pytrees():
+    node, box = Known(n=param(1.0)), Box(jnp.array(2.0))
+    node.itself = node  # JAX would find no end of it.
+    for x in (node, box):
+        for _ in range(2):
+            assert enter(len, (zoo.JaxPair(x, 1),)).roots == [x]
 
 
 @pytest.mark.parametrize("groups", [[], [[]], [[1, 2]]])

@@ -97,10 +97,9 @@ def _globals_of(f: Any) -> list[Any]:
 
 def _wrapped_by(f: Any, default: Any) -> Any:
     """What a wrapper says that it wraps: asked by name, an object may make it up."""
-    attributes = attributes_of(f) or {}
-    if "__wrapped__" not in attributes and hasattr(type(f), "__wrapped__"):
+    if hasattr(type(f), "__wrapped__"):
         return f.__wrapped__  # of a proxy
-    return attributes.get("__wrapped__", default)
+    return (attributes_of(f) or {}).get("__wrapped__", default)
 
 
 def _contents(x: Any) -> list[Any]:

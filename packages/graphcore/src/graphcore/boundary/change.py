@@ -130,9 +130,7 @@ class Change:
             return values
         numbers = self.numbers
         return [
-            x
-            if isinstance(x, jax.Array)
-            else jax.tree.map(_from_number if i in numbers else _from_constant, x)
+            jax.tree.map(_from_number if i in numbers else _from_constant, x)
             for x, i in zip(values, self.indices, strict=True)
         ]
 

@@ -8,7 +8,6 @@ from typing import Any
 from graphcore.boundary.change import Change
 from graphcore.cache.plans import Plan, check_writes
 from graphcore.graphdef.build import Builder
-from graphcore.graphdef.definition import NodeRef
 from graphcore.graphdef.joint import Joint
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.undo import undoing
@@ -55,8 +54,7 @@ def publish(
                 chosen = [variables[p] for p in change.positions]  # type: ignore[index]
                 check_writes(plans, chosen)
                 change.write(variables, values, joint.layout)
-            refilled = returned or change.has_divided
-            return change.places.fill(out, returned) if refilled else out
+            return change.places.fill(out, returned)
     outer = _by_index(roots, variables, joint)
     existing = {new: outer[old] for new, old in change.mapping if old in outer}
     if change.definitions is not None or not change.referred <= existing.keys():
@@ -70,16 +68,16 @@ def publish(
         for index, value in zip(change.indices, values, strict=True)
     }
     builder = Builder(leaves, {}, existing, copied=True)
-    if change.definitions is None:
-        known = [index for index in leaves if index in existing]
-        if write:
-            check_writes(plans, [existing[i] for i in known])
-        builder.variable_writes += [(existing[i], *leaves[i]) for i in known]
+    only_written = change.definitions is None
+    if write and only_written:
+        check_writes(plans, [variables[p] for p in change.positions if p is not None])
     with undoing() as undo:
         if write:
             # First, while the containers of the caller are still in their places:
             # what the rest leaves alone keeps the container that others hold as well.
-            change.overwrite(variables, values, joint.layout, undo, only_bare=True)
+            change.overwrite(
+                variables, values, joint.layout, undo, only_bare=not only_written
+            )
         # In the order in which they were found: later ones refer to earlier ones.
         _, returned, _ = map(builder.build_all, change.layouts)
         if write:
@@ -98,10 +96,7 @@ def _known(
         return []
     outer = _by_index(roots, variables, joint)
     old = dict(change.mapping)
-    found = [
-        outer.get(old.get(d.index, -1)) if isinstance(d, NodeRef) else None
-        for d in change.returned
-    ]
+    found = [outer.get(old.get(d.index, -1)) for d in change.returned]
     return None if any(x is None for x in found) else found
 
 

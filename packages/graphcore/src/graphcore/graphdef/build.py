@@ -47,10 +47,6 @@ class Builder:
         existing: Objects to reuse for an index: graph nodes are emptied and filled
             again, variables get the new value.
         copied: Whether new static values that may change in place are copies.
-
-    Attributes:
-        variable_writes: What existing variables are given on `commit`, as arguments of
-            `overwrite`.
     """
 
     def __init__(
@@ -69,7 +65,8 @@ class Builder:
         self._trace = current_trace()
         # The new children of existing graph nodes, to be set at the end.
         self._node_writes: list[tuple[Any, GraphNodeImpl, list[tuple[Any, Any]]]] = []
-        self.variable_writes: list[tuple[Any, ...]] = []
+        # What existing variables are given, as arguments of `overwrite`.
+        self._variable_writes: list[tuple[Any, ...]] = []
 
     def build(self, root: GraphDef[A]) -> A:
         """As `build_all`, of a single definition."""
@@ -171,7 +168,7 @@ class Builder:
                     return existing
                 value = impl.get_value(existing)
             kept = _keep_values(impl.metadata(existing), metadata)
-            self.variable_writes.append((existing, value, kept))
+            self._variable_writes.append((existing, value, kept))
             return existing
         if type(value) is definition.type:  # a live variable, which is no value
             return value
@@ -212,7 +209,7 @@ class Builder:
             undo.append(restorer(node, impl))
             impl.clear(node)
             impl.init(node, new)
-        for write in self.variable_writes:
+        for write in self._variable_writes:
             overwrite(undo, *write)
 
 
