@@ -331,6 +331,52 @@ def test_parts_without_a_new_array_are_the_same_objects_from_the_first_call_on()
     assert variable.value.w.w.tolist() == [2, 2]
 
 
+def test_a_pytree_may_be_replaced_by_one_of_another_structure_and_fewer_arrays():
+    many = [Fixed(jnp.full(2, float(i)), jnp.sin) for i in range(9)]
+    variable = gc.Variable(Fixed(jnp.ones(2), jnp.cos, tuple(many)))
+
+    def replace(variable):
+        variable.value = Fixed(variable.value.w + 1, jnp.tanh)
+
+    for _ in range(2):
+        call(replace, variable)
+    found = variable.value
+    assert (found.w.tolist(), found.act, found.b) == ([3, 3], jnp.tanh, None)
+
+
+class Making(Fixed):
+    """One that can't be changed once it is made, and is used while it is."""
+
+    is_made = False
+
+    def __init__(self, w, act, b=None, use=lambda self: self.w):
+        super().__init__(w, act, b)
+        first = use(self)
+        self.w = 3 * w
+        self.found = first, use(self)
+        self.is_made = True
+
+    def __setattr__(self, name, value):
+        if self.is_made:
+            raise AttributeError("it is made")
+        super().__setattr__(name, value)
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        made = object.__new__(cls)
+        vars(made).update(zip(("w", "act", "b"), children, strict=True), is_made=True)
+        return made
+
+
+jax.tree_util.register_pytree_with_keys_class(Making)
+
+
+def test_what_cannot_be_changed_may_be_changed_while_it_is_made():
+    made = Making(jnp.ones(1), abs, use=functools.partial(call, lambda x: x.w))
+    assert [x.tolist() for x in made.found] == [[1], [3]]
+    assert call(lambda x: x.w, made).tolist() == [3]
+
+
 @pytest.mark.parametrize("place", range(5))
 def test_one_new_array_of_many_takes_its_place(place):
     def arrays(tree):
