@@ -151,6 +151,14 @@ class OwnState(gc.Object):
         return {k: v for k, v in super().__getstate__().items() if k != "cache"}
 
 
+def test_several_deep_graphs_are_pickled_together():
+    roots = [gc.Dict(), gc.Dict()]
+    for _ in range(DEPTH):
+        roots = [gc.Dict(inner=root) for root in roots]
+    for twin in pickle.loads(pickle.dumps(roots)):
+        assert len(nodes_of(twin)) == DEPTH + 1
+
+
 @pytest.mark.parametrize(
     "duplicate", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
 )

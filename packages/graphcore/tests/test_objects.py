@@ -152,6 +152,25 @@ def test_a_class_may_define_how_it_is_copied():
     assert copy.deepcopy(gc.Dict(x=WithDeepcopy())).x == "mine"
 
 
+def test_a_class_inherits_how_it_is_copied():
+    class Inheriting(WithDeepcopy):
+        pass
+
+    class Inner(WithDeepcopy):
+        def __getstate__(self):
+            return {}
+
+    class Mixin:
+        def __deepcopy__(self, memo):
+            return "mine"
+
+    class Mixed(Mixin, gc.List):
+        pass
+
+    for kind in (Inheriting, Inner, Mixed):
+        assert copy.deepcopy(kind()) == copy.deepcopy(gc.Dict(x=kind())).x == "mine"
+
+
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_all_protocols_keep_sharing_between_objects_pickled_together(protocol):
     shared = Linear(1)

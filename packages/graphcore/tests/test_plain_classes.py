@@ -80,6 +80,12 @@ def test_a_subclass_may_add_slots_and_be_registered_itself():
     slotted.bias = jnp.ones(2)  # a change that no dict shows
     run(shift, slotted)
     assert slotted.bias.tolist() == [2.0, 2.0]
+    for bias in ("none", 0):  # changes of what is static, likewise
+        slotted.bias = bias
+        assert run(lambda x: x.bias == "none", slotted) == (bias == "none")
+    del slotted.bias
+    assert not run(lambda x: hasattr(x, "bias"), slotted)
+    slotted.bias = jnp.full(2, 2.0)
     gc.register_dataclass(Slotted)
     with pytest.raises(ValueError, match="registered"):
         gc.register_dataclass(Slotted)

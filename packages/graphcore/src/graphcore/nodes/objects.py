@@ -19,7 +19,7 @@ __all__ = ["Dict", "List", "Object"]
 T = TypeVar("T", default=Any)  # so that `List` alone is a list of anything
 _MISSING = object()
 _NOTHING: Any = ()  # which says nothing about types
-# A class that defines one of these is copied as it says.
+# A class that defines or inherits one of these is copied as it says.
 _COPY_METHODS = (
     *("__getstate__", "__setstate__", "__reduce__", "__reduce_ex__"),
     *("__deepcopy__", "__copy__", "__getnewargs__", "__getnewargs_ex__"),
@@ -64,11 +64,10 @@ class Object(OwnedNode):
                 "attributes of an Object must be in its `__dict__` to be found, so "
                 "leave the declaration out."
             )
-        if not cls._node__is_copied_plainly or any(
-            name in cls.__dict__ for name in _COPY_METHODS
-        ):
-            cls._node__is_copied_plainly = cls.__module__ == __name__
-            if not cls._node__is_copied_plainly and "__deepcopy__" not in cls.__dict__:
+        others = [c for c in cls.__mro__ if c.__module__ != __name__ and c not in _OURS]
+        if any(name in vars(c) for c in others for name in _COPY_METHODS):
+            cls._node__is_copied_plainly = False
+            if cls.__deepcopy__ is Object.__deepcopy__:
                 cls.__deepcopy__ = None  # type: ignore[method-assign, assignment]
         if pytree is not None:
             cls._node__is_pytree = pytree
@@ -160,6 +159,7 @@ def _register(kind: type[Object]) -> None:
 
 
 _register(Object)
+_OURS = Object.__mro__
 
 
 class Dict(Object, MutableMapping[Any, Any]):
