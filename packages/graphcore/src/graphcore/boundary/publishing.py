@@ -92,11 +92,12 @@ def _known(
 
     These are found without a walk; None if another one is among them.
     """
-    if not change.returned:
+    returned: Sequence[Any] = change.returned
+    if not returned:
         return []
     outer = _by_index(roots, variables, joint)
     old = dict(change.mapping)
-    found = [outer.get(old.get(d.index, -1)) for d in change.returned]
+    found = [outer.get(old.get(d.index, -1)) for d in returned]
     return None if any(x is None for x in found) else found
 
 
