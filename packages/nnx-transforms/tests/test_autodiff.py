@@ -477,6 +477,16 @@ def test_tangents_are_checked(change, error, match):
         pull(({"m": change(ones(m))},))
 
 
+def test_tangents_have_the_structure_of_what_they_belong_to():
+    m = Line()
+    due = "is due, with a State in the place of each object"
+    with pytest.raises(TypeError, match=f"tangents hold a tuple, .*{due}"):
+        jvp(lambda d: d["m"](X), ({"m": m},), (ones(m),))
+    _, pull = vjp(lambda m: (m, m(X)), m)
+    with pytest.raises(TypeError, match=f"cotangent holds a list, .*{due}"):
+        pull([ones(m)])
+
+
 def test_tangents_of_variables():
     v = Variable(jnp.array(3.0))
     f = lambda v: v.value**2
