@@ -76,6 +76,26 @@ def test_sums_of_values_in_half_precision_are_not_rounded_to_it(dtype):
     assert float(found["all"].standard_deviation) == pytest.approx(0.02132, rel=1e-3)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64, jnp.bfloat16, jnp.int64])
+def test_a_loop_carries_metrics_of_values_of_64_bits(dtype):
+    with jax.enable_x64(True):
+        metrics = nnx.MultiMetric(mean=nnx.metrics.Average(), all=nnx.metrics.Welford())
+
+        @nnx.scan(in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+        def update(metrics, values):
+            metrics.update(values=values)
+            return metrics
+
+        update(metrics, jnp.array([[1, 2], [3, 4]], dtype))
+        found = metrics.compute()
+        assert float(found["mean"]) == float(found["all"].mean) == 2.5
+        assert {x.dtype for x in jax.tree.leaves(found)} == {jnp.dtype("float64")}
+        # 2 ** -40 is more than a float of 32 bits has room for beside 1.
+        metrics.reset()
+        metrics.mean.update(values=1 + jnp.float64(2) ** -40)
+        assert float(metrics.mean.compute()) == 1 + 2**-40
+
+
 def test_a_mask_for_a_metric_that_is_not_there_is_refused():
     metrics = nnx.MultiMetric(loss=nnx.metrics.Average(), all=nnx.metrics.Welford())
     with pytest.raises(ValueError, match=r"masks for \['lost'\].*\['loss', 'all'\]"):

@@ -102,7 +102,11 @@ def _promoting(method: F) -> F:
 
 
 class _Totals(Metric):
-    """Numbers that start at zero and tell of the values of all batches."""
+    """Numbers that start at zero and tell of the values of all batches.
+
+    Floats are as wide as JAX is told to have them, so no value changes their dtype,
+    and a loop carries them.
+    """
 
     _dtypes: ClassVar[dict[str, Any]]
 
@@ -147,7 +151,7 @@ class Average(_Totals):
 
     total: MetricState
     count: MetricState
-    _dtypes = {"total": jnp.float32, "count": jnp.int32}
+    _dtypes = {"total": float, "count": jnp.int32}
 
     @_promoting
     def update(self, mask: Any = None, **kwargs: Any) -> None:
@@ -221,7 +225,7 @@ class Welford(_Totals):
     count: MetricState
     mean: MetricState
     m2: MetricState
-    _dtypes = {"count": jnp.int32, "mean": jnp.float32, "m2": jnp.float32}
+    _dtypes = {"count": jnp.int32, "mean": float, "m2": float}
 
     @_promoting
     def update(self, mask: Any = None, **kwargs: Any) -> None:
