@@ -279,14 +279,14 @@ def between(session: nox.Session, jax: str) -> None:
 
 @nox.session(python=["3.14t", "3.13t"])
 def free_threading(session: nox.Session) -> None:
-    """Test what threads do on Pythons without a global interpreter lock, if found."""
+    """Test every package on Pythons without a global interpreter lock, if found."""
     # Of what some optional parts need, there are no wheels for these.
     wheels = ("--only-binary", ":all:")
     install(session, "free-threading", extra=wheels)
     files = "tests_integration/test_threads_and_processes.py"
     paths = [*test_folders(PACKAGES), files]
     env = environment(PYTHON_GIL="0")
-    pytest(session, "-k", "thread", *(() if has_paths(session) else paths), env=env)
+    pytest(session, *(() if has_paths(session) else paths), env=env)
 
 
 @nox.session
