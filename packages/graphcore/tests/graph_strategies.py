@@ -218,7 +218,7 @@ def edit_behind(root, edit):
     nodes = [x for x in found if isinstance(x, gc.Object)]
     node = pick(nodes, i)
     child = new_child(root, k, j, zoo.ARRAYS[0])
-    op %= 14
+    op %= 15
     if op == 0:
         object.__setattr__(node, "behind", child)
     elif op == 1:
@@ -280,6 +280,15 @@ def edit_behind(root, edit):
         if cells:
             cell = pick(cells, i)
             cell.__class__ = zoo.OtherCell if type(cell) is zoo.Cell else zoo.Cell
+    elif op == 13:
+        holders = [vars(x) if type(x) is gc.Dict else x for x in found]
+        numbered = [
+            (x, key) for x in holders if type(x) is dict for key in x if key in (0, 1)
+        ]
+        if numbered:
+            holder, key = pick(numbered, i)
+            child = holder.pop(key)
+            holder[int(key) if isinstance(key, bool) else bool(key)] = child
     else:
         pairs = [x for x in found if type(x) in (zoo.Pair, zoo.JaxPair)]
         if pairs:
