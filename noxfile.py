@@ -286,7 +286,9 @@ def free_threading(session: nox.Session) -> None:
     files = "tests_integration/test_threads_and_processes.py"
     paths = [*test_folders(PACKAGES), files]
     env = environment(PYTHON_GIL="0")
-    pytest(session, *(() if has_paths(session) else paths), env=env)
+    # Once there are threads, 3.13t never frees a class, which many a test asks for.
+    chosen = ("-k", "thread") if session.python == "3.13t" else ()
+    pytest(session, *chosen, *(() if has_paths(session) else paths), env=env)
 
 
 @nox.session
