@@ -275,6 +275,12 @@ def test_metadata_are_attributes():
         _ = v.unit
 
 
+def test_completion_offers_metadata_and_what_the_value_has():
+    v = gc.Param(np.ones(2), unit="m", on_get_value=lambda v, x: 1 / 0)
+    of_v = gc.state(gc.Dict(v=v))["v"]
+    assert {"unit", "shape", "mean", "get_metadata"} <= {*dir(v)} & {*dir(of_v)}
+
+
 def test_an_entry_of_the_metadata_can_be_removed():
     v = gc.Param(1.0, unit="m", on_get_value=lambda v, x: -x)
     v.del_metadata("on_get_value")

@@ -26,6 +26,7 @@ def test_lower_and_compile():
     np.testing.assert_allclose(compiled(model, x), expected)
     assert int(model.blocks[0].n.value) == 1
     assert compiled.cost_analysis() is not None
+    assert "cost_analysis" in dir(compiled) and "as_text" in dir(lowered)
     model.blocks[0].rate = 7
     differs = r"another structure(.|\n)*differs:\nargs/0/blocks/0/rate: .* -> 7$"
     with pytest.raises(TypeError, match=differs):

@@ -203,6 +203,10 @@ class Reading:
         metadata = self._metadata()
         return stored_name(name, metadata) in metadata
 
+    def __dir__(self) -> set[str]:
+        # For completion: what `__getattr__` finds as well.
+        return {*super().__dir__(), *self._metadata(), *dir(self.raw_value)}
+
     def __getattr__(self, name: str) -> Any:
         # Reached only when the class has no such attribute, or a slot is empty.
         if name in _SLOTS or (name.startswith("__") and name.endswith("__")):

@@ -85,6 +85,9 @@ class _Stage:
             return found[1]
         return found.children()[1] if name == "out_tree" else found
 
+    def __dir__(self) -> set[str]:
+        return {*object.__dir__(self), *dir(self._stage)}
+
     def _of_arguments(self, report: Sequence[Any]) -> Any:
         """A report of JAX's about arguments, a list, in the form of the arguments."""
         tree = self._stage.in_tree
