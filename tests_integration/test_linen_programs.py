@@ -1,7 +1,7 @@
 """Random programs of modules give what Flax Linen gives.
 
-Where Flax fails with an error that is not its own, or refuses what works here, there is
-nothing to compare.
+Where Flax fails with an error that is not its own, leaves a tracer in a variable, or
+refuses what works here, there is nothing to compare.
 """
 
 import flax.linen
@@ -23,18 +23,19 @@ def outcome(fn):
     """What a call returns or raises, and which of the drawn keys are equal."""
     try:
         out, variables = fn()
+        variables = {**variables}
+        draws = jax.tree.leaves(variables.pop("draws", {}))
+        return (out, variables), [pattern(*map(jax.random.wrap_key_data, draws))]
     except Exception as error:
         return error, None
-    variables = {**variables}
-    draws = jax.tree.leaves(variables.pop("draws", {}))
-    return (out, variables), [pattern(*map(jax.random.wrap_key_data, draws))]
 
 
 def same(fn):
     """Compares what a function of a library gives; returns it, or None for an error."""
     ours, our_keys = outcome(lambda: fn(linen_lift))
     theirs, their_keys = outcome(lambda: fn(flax.linen))
-    if not isinstance(theirs, Exception):
+    leaked = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(theirs))
+    if not leaked and not isinstance(theirs, Exception):
         alike(ours, theirs)
         assert our_keys == their_keys
         return theirs
