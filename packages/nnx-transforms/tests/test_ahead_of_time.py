@@ -172,6 +172,15 @@ def test_lowering_with_abstract_values():
     assert int(real.blocks[1].n.value) == 1
 
 
+def test_shapes_of_what_is_jitted_have_its_shardings_and_are_its_trace():
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    f, traces = counting(lambda x, k: x * k)
+    jitted = nnx.jit(f, static_argnums=1, out_shardings=sharding)
+    found = jitted.eval_shape(jnp.ones(3), 2)
+    assert (found.shape, found.sharding) == ((3,), sharding)
+    assert float(jitted(jnp.ones(3), 2).sum()) == 6.0 and len(traces) == 1
+
+
 def test_eval_shape_publishes_nothing():
     model = Model()
     before = snapshot(model)

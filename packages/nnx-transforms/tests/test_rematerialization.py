@@ -143,6 +143,31 @@ def test_prevent_cse_by_argument():
     assert equation.params["prevent_cse"] == (True, True, False, False, True)
 
 
+@pytest.mark.skipif(
+    "Sequence" not in str(inspect.signature(jax.checkpoint).parameters["prevent_cse"]),
+    reason="this JAX takes only one setting for all arguments",
+)
+def test_prevent_cse_by_place_in_an_argument():
+    graphdef, state = gc.split(Layer())
+
+    def f(state, x):
+        g = remat(lambda d: d["m"](d["x"]), prevent_cse=({"m": False, "x": True},))
+        return g({"m": gc.merge(graphdef, state), "x": x})
+
+    (equation,) = [
+        e for e in jax.make_jaxpr(f)(state, X).jaxpr.eqns if "prevent_cse" in e.params
+    ]
+    assert equation.params["prevent_cse"] == (False, False, True)
+
+    def g(state, x):
+        return remat(gc.merge(graphdef, state).__call__, prevent_cse=(False,))(x)
+
+    (equation,) = [
+        e for e in jax.make_jaxpr(g)(state, X).jaxpr.eqns if "prevent_cse" in e.params
+    ]
+    assert equation.params["prevent_cse"] == (True, True, False)
+
+
 @pytest.mark.parametrize(
     ("setting", "due"), [((True, False), True), ((False, False), False)]
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from graphcore.authors import Entry, enter, lifted
+from graphcore.authors import Body, enter, lifted
 from nnx_transforms.arguments import ChosenArguments, positions_of
 from nnx_transforms.transforms.decorators import LATER, called_as_before
 
@@ -18,7 +18,7 @@ __all__ = ["checkpoint", "remat"]
 def remat(
     f: Callable[..., Any] = LATER,
     *,
-    prevent_cse: bool | Sequence[bool] = True,
+    prevent_cse: bool | Sequence[Any] = True,
     static_argnums: int | tuple[int, ...] = (),
     static_argnames: str | Iterable[str] = (),
     policy: Callable[..., bool] | None = None,
@@ -36,7 +36,7 @@ def remat(
 
     Args:
         f: A function of any pytrees with objects. Left out, this is a decorator.
-        prevent_cse: As for `jax.checkpoint`.
+        prevent_cse: As for `jax.checkpoint`; of an object, it is that of all variables.
         static_argnums: The positions of arguments that are not traced.
         static_argnames: The names of arguments that are not traced.
         policy: As for `jax.checkpoint`, such as one of `jax.checkpoint_policies`.
@@ -64,7 +64,6 @@ def remat(
     argnums = None if is_default else static_argnums
     statics = ChosenArguments(f, argnums, static_argnames or None)
     due = max(statics.numbers, default=-1) + 1
-    options: dict[str, Any] = {"prevent_cse": prevent_cse, "policy": policy}
 
     @lifted(f)
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -72,18 +71,28 @@ def remat(
         if argnums is not None:
             _check_argnums(argnums, positions)
         positions, named, fixed = statics.take(positions, named)
-        entry = enter(f, positions, named, statics=fixed)
-        told = options
-        if not isinstance(prevent_cse, bool):
-            told = {**options, "prevent_cse": _per_list(entry, prevent_cse)}
+        flags: Any = prevent_cse
+        if named and not isinstance(flags, bool):
+            flags = any(jax.tree.leaves(flags))  # no flag is for one by keyword
+        given: dict[str, Any] = {}
+        if not isinstance(flags, bool):
+            given = {"settings": tuple(flags), "kwargs_settings": {}}
+            given["bound_setting"] = True
+        entry = enter(f, positions, named, statics=fixed, make=_Body, **given)
+        flags = entry.settings if given else flags
         with entry.blaming():
-            left = jax.checkpoint(entry.body, **told)(*entry.values)
+            body = jax.checkpoint(entry.body, prevent_cse=flags, policy=policy)
+            left = body(*entry.values)
         return entry.commit(*left)
 
     return call
 
 
 checkpoint = remat
+
+
+class _Body(Body):
+    settings_called = "prevent_cse", "out_settings"
 
 
 def _check_argnums(argnums: Any, args: Sequence[Any]) -> None:
@@ -93,23 +102,3 @@ def _check_argnums(argnums: Any, args: Sequence[Any]) -> None:
     ):
         # JAX says what is wrong.
         jax.checkpoint(lambda *_: (), static_argnums=argnums)(*(0.0 for _ in args))
-
-
-def _per_list(entry: Entry, per_argument: Sequence[bool]) -> Any:
-    """The setting where the values of all objects come first.
-
-    Args:
-        entry: The call.
-        per_argument: The setting of each argument.
-
-    Returns:
-        A prefix for the values and the other arguments.
-    """
-    if entry.kwargs:  # There is no setting for arguments by keyword.
-        return any(per_argument)
-    first = [path[0] for path in entry.body.first_places]
-    of_values = [
-        per_argument[first[number]] if isinstance(first[number], int) else True
-        for number, *_ in entry.joint.paths
-    ]
-    return [of_values], tuple(per_argument), {}

@@ -8,6 +8,7 @@ function is traced; see `jit_body`.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -301,6 +302,10 @@ class Jitted(Generic[P, R]):
             >>> nnx.jit(lambda x: x * 2).eval_shape(1.0).shape
             ()
         """
+        if self._enter(args, kwargs) is None:
+            with contextlib.suppress(MakesObjects):
+                of_arrays = self._plain.eval_shape(*args, **kwargs)
+                return Inside.empty().put_together(*of_arrays)
         taken = self._options.statics.take(args, kwargs)
         return shapes_of(self.__wrapped__, *taken)
 
