@@ -269,6 +269,13 @@ def test_a_rule_that_writes_more_than_a_traced_function_is_refused():
     assert not hasattr(m, "extra")
 
 
+def test_a_rule_whose_output_has_another_structure_is_refused():
+    f = custom_vjp(lambda x: x)
+    f.defvjp(lambda x: ((x, x), None), lambda _, g: (g[1],))
+    with pytest.raises(ValueError, match=r"PyTreeDef\(\(\*, \*\)\), but the f"):
+        grad(jit(f))(1.0)
+
+
 def test_nested_in_itself_and_in_others():
     inner = make_product()
 

@@ -298,6 +298,13 @@ class RuleCall:
         return self._new.get(id(layout)) or Layout(layout.type)
 
     def _disagreement(self, left: Left, first: Change, run: str) -> ValueError:
+        due, found = first.places, left.change.places
+        if found.compared != due.compared:
+            return ValueError(
+                f"{run} of {self.name!r} gives an output of the structure "
+                f"{found.structure}, but {self._run} one of {due.structure}: let both "
+                "return the same."
+            )
         more = [
             self.place(w.position)
             for w in left.written
