@@ -72,6 +72,8 @@ def test_positions_keywords_containers_and_defaults():
     f(a=model, k=5)
     f({"m": (model, 1.0)})
     assert int(model.blocks[0].n.value) == 2 + 2 + 2 + 5 + 2
+    # Also if one is called as the values of variables are.
+    assert nnx.jit(lambda model, _variables: _variables + 1)(model, 2) == 3
 
 
 def test_one_object_twice_is_one_object_inside():
@@ -915,6 +917,12 @@ def test_a_write_to_the_callers_own_object_is_seen_though_the_function_calls_its
     with pytest.raises(nnx.TraceContextError, match="cell"):
         step(model, jnp.ones(3))
     assert cell.content == 1
+    # A value with something static in it comes back as it was.
+    cell.content = before = {"x": jnp.ones(()), "f": abs}
+    step(model, jnp.zeros(()))
+    with pytest.raises(nnx.TraceContextError, match="cell"):
+        step(model, jnp.ones(2))
+    assert cell.content == before
 
 
 def test_what_runs_without_compilation_is_not_counted():

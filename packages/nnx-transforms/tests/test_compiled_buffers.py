@@ -205,14 +205,17 @@ def test_state_sharding_by_filter():
     split = NamedSharding(mesh(), PartitionSpec("data"))
     whole = NamedSharding(mesh(), PartitionSpec())
     by_filter = nnx.StateSharding({nnx.Param: split, ...: whole})
+    made = []
 
     class Wide(nnx.Module):
         def __init__(self, x):
             self.w = nnx.Param(x)
             self.n = nnx.BatchStat(x)
+            made.append(1)
 
     make = nnx.jit(Wide, in_shardings=None, out_shardings=by_filter)
     wide = make(jnp.arange(8.0))
+    assert made == [1]
     assert wide.w.value.sharding.is_equivalent_to(split, 1)
     assert wide.n.value.sharding.is_equivalent_to(whole, 1)
 
@@ -238,7 +241,7 @@ def test_arguments_are_placed_as_told():
         node = nnx.Dict(w=nnx.Param(jnp.arange(8.0)), n=nnx.BatchStat(jnp.arange(8.0)))
         by_filter = nnx.StateSharding({nnx.Param: split, ...: whole})
 
-        @nnx.jit(in_shardings=(by_filter, split), **donated)
+        @nnx.jit(in_shardings=[by_filter, split], **donated)
         def step(node, x):
             node.n.value = node.n.value * 2
             return node.w.value + 1, x * 2

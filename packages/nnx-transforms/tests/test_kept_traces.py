@@ -313,6 +313,22 @@ def test_a_jitted_method_reads_an_object_of_an_outer_trace_anew():
     assert float(run(other, 1.0)) == 10.0
 
 
+def test_jitted_methods_read_their_own_objects_of_an_outer_trace():
+    class Scale(Module):
+        def __init__(self, w):
+            self.w = Param(jnp.array(w))
+
+        def times(self, x):
+            return self.w.value * x
+
+    @jax.jit
+    def outer(x):
+        runs = [nnx.jit(Scale(w).times) for w in (2.0, 3.0)]
+        return jax.vmap(lambda x: [run(x) for run in runs])(x)
+
+    assert [float(y[0]) for y in outer(jnp.ones(1))] == [2.0, 3.0]
+
+
 def test_settings_that_say_the_same_agree():
     def total(a, b, x):
         return a.w.value + b.w.value + x

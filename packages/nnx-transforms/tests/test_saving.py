@@ -206,6 +206,14 @@ def test_arrays_that_stand_in_an_object_as_they_are(tmp_path):
     ]
 
 
+def test_what_is_static_in_a_value_is_that_of_the_graph(tmp_path):
+    def make(value, f):
+        return nnx.Dict(v=nnx.Param({"w": jnp.full(2, value), "f": f}))
+
+    saving.save(tmp_path / "x", make(1.0, abs))
+    assert_same(saving.restore(tmp_path / "x", make(0.0, len)), make(1.0, len))
+
+
 def test_metadata_goes_through_and_hooks_stay(tmp_path):
     def double(_, value):
         return value * 2
@@ -252,6 +260,17 @@ TIED = nnx.Param(jnp.zeros(2))
         ({"a": nnx.Param({"x": jnp.zeros(1)})}, {}, ("a#['x']", "missing")),
         ({"d": nnx.Param(0)}, {"d": nnx.Param(0.5)}, ("d", "dtype")),
         ({"d": nnx.Param(0)}, {"d": nnx.Param("text")}, ("d", "dtype")),
+        ({"d": nnx.Param(0)}, {"d": nnx.Param(jax.random.key(0))}, ("d", "dtype")),
+        (
+            {"d": nnx.Param(jnp.zeros(2))},
+            {"d": nnx.Param(np.zeros(2, np.int32))},
+            ("d", "dtype"),
+        ),
+        (
+            {"d": nnx.Param(np.zeros(2, np.int32))},
+            {"d": nnx.Param(np.zeros(2, np.int64))},
+            ("d", "dtype"),
+        ),
         (
             {"d": nnx.Variable(jax.random.key(0))},
             {"d": nnx.Variable(jax.random.key(0, impl="rbg"))},
@@ -333,6 +352,14 @@ def test_a_part_by_filter(tmp_path):
     assert jax.tree.map(bool, jax.tree.map(jnp.array_equal, values(other), values(run)))
     assert nnx.state(other, nnx.BatchStat) == before
     assert int(other.optimizer.step.value) == 0
+
+
+def test_what_is_shared_otherwise_outside_of_a_part(tmp_path):
+    untied = (nnx.Param(jnp.ones(2)) for _ in range(2))
+    file = two(**dict(zip("tu", untied, strict=True)), b=nnx.BatchStat(1))
+    saving.save(tmp_path / "x", file)
+    node = two(t=TIED, u=TIED, b=nnx.BatchStat(0))
+    assert saving.restore(tmp_path / "x", node, nnx.BatchStat).b.value == 1
 
 
 def test_a_part_of_another_graph(tmp_path):
@@ -553,6 +580,22 @@ def test_a_filter_sees_keys_of_other_digits(tmp_path):
         saving.restore(tmp_path / "x", node, nnx.PathContains("٣"))
 
 
+def test_a_filter_sees_what_only_the_file_has_as_it_was(tmp_path):
+    more = {"d": nnx.Param(jnp.ones((2, 2))), "e": jnp.ones(3), "f": nnx.Param("g")}
+    saving.save(tmp_path / "x", two(**more))
+    for only, names in (
+        (lambda path, x: getattr(x, "ndim", 2) == 2, "df"),
+        (lambda path, x: getattr(x, "ndim", 2) < 2, "e"),
+        (lambda path, x: path == ("a",) or getattr(x, "value", 0) == "g", "f"),
+        (nnx.Variable, "df"),
+        (nnx.Param, "df"),
+        (nnx.Any(nnx.Not(nnx.Variable), nnx.BatchStat), "e"),
+    ):
+        with pytest.raises(saving.DifferentGraphError) as info:
+            saving.restore(tmp_path / "x", two(), only)
+        assert [d.path for d in info.value.differences] == [*names]
+
+
 def test_loading_from_a_mapping_that_makes_its_arrays_when_asked():
     class Lazy(UserDict):  # as an open HDF5 file is one
         def __getitem__(self, name):
@@ -569,6 +612,16 @@ def test_loading_from_a_nested_mapping():
     model = nnx.Dict(up=nnx.Dict(kernel=nnx.Param(jnp.zeros((2, 3)))))
     saving.load(values, model, {"up": "params/Dense_0"})
     assert model.up.kernel.value.tolist() == [[1.0] * 3] * 2
+
+
+def test_loading_by_names_that_stand_for_others():
+    values = {"a": np.zeros(2, np.float32), "b": np.ones(2, np.float32)}
+    model = nnx.Dict(a=nnx.Param(jnp.zeros(2)))
+    saving.load(values, model, {"a": "b"}, nnx.Param)
+    assert model.a.value.tolist() == [1.0, 1.0]
+    with pytest.raises(saving.DifferentGraphError) as info:
+        saving.load(values, model, {"a": "b"})
+    assert [d[:2] for d in info.value.differences] == [("a", "new")]
 
 
 def test_a_file_of_no_known_kind(tmp_path):

@@ -41,8 +41,10 @@ def differences(
         if other != name:
             shared = f"shared with {text_of(other)}"
             yield Difference(where, "sharing", "its own object", shared)
-        if None not in (leaf.type, found.type) and not _same_type(leaf, found):
-            yield Difference(where, "type", leaf.type, found.type)
+        if leaf.type is not None and found.type is not None:
+            # Types of two libraries agree by name.
+            if _class_name(leaf.type) != _class_name(found.type):
+                yield Difference(where, "type", leaf.type, found.type)
         if leaf.shape != found.shape:
             yield Difference(where, "shape", leaf.shape, found.shape)
         if not _same_dtype(leaf, found):
@@ -59,14 +61,8 @@ def differences(
             yield Difference(text_of(name), "new", None, leaf)
 
 
-def _same_type(one: Leaf, other: Leaf) -> bool:
-    """Whether the types of variables agree: also those of two libraries, by name."""
-    return one.type == other.type or _class_name(one) == _class_name(other)
-
-
-def _class_name(leaf: Leaf) -> str:
-    """What the type of a variable is called, in small letters."""
-    name = leaf.type or ""
+def _class_name(name: str) -> str:
+    """What a type of variables is called, in small letters, by its collection."""
     with contextlib.suppress(ValueError):  # no type, or several, has that name
         name = type_from_name(name).__name__
     return name.replace("_", "").lower()
@@ -84,7 +80,7 @@ def _same_dtype(one: Leaf, other: Leaf) -> bool:
         return False
     if "python" in (one.form, other.form):
         return _number(one) == _number(other)
-    return "numpy" in (one.form, other.form) and _of_jax(one) == _of_jax(other)
+    return _of_jax(one) == _of_jax(other)
 
 
 def _of_jax(leaf: Leaf) -> str:
@@ -94,8 +90,8 @@ def _of_jax(leaf: Leaf) -> str:
 
 
 def _number(leaf: Leaf) -> str:
-    """`int` for `int32` and `uint8`, `float` for `bfloat16`, and so on."""
-    if leaf.form == "python" or leaf.is_key:
+    """`int` for `int32`, `uint8` and `int`, `float` for `bfloat16`, and so on."""
+    if leaf.is_key:
         return leaf.dtype
     return type(np.zeros((), jnp.dtype(leaf.dtype)).item()).__name__
 

@@ -325,7 +325,7 @@ class JitBody(Body):
         if self._has_shardings:
             groups = [None if setting is UNSET else setting for setting in self.groups]
             kept = given = self._shardings[0]
-            if donates and isinstance(kept, tuple):  # They go apart, as in `prepare`.
+            if isinstance(kept, tuple):  # They go apart, as in `prepare`.
                 kept, _, taken = options.donated.take(kept, {})
                 given = tuple(taken.get(i) for i in range(len(kept)))
             away: Any = ((groups, given, None),) if donates else ()
