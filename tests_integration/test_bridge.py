@@ -95,11 +95,17 @@ def test_equal_modules_with_settings_that_have_no_hash_are_the_same():
 
 
 def test_a_step_updates_statistics_and_draws_other_keys(block):
-    mean = block.BatchNorm_0.mean.value
+    mean = block.BatchNorm_0.mean
+    before = mean.value
     step = nnx.jit(lambda block, x: block(x))
     first, second = step(block, X), step(block, X)
     assert not (first == second).all()
-    assert not (block.BatchNorm_0.mean.value == mean).all()
+    assert block.BatchNorm_0.mean is mean and not (mean.value == before).all()
+    # Where nothing may be written, the output comes alone, too.
+    after = mean.value
+    fixed = block(X, train=False, mutable=False)
+    np.testing.assert_array_equal(fixed, block(X, train=False))
+    assert mean.value is after
 
 
 def test_gradients_equal_those_of_the_module(block):
@@ -463,6 +469,16 @@ def test_a_box_of_another_kind():
     assert variable.tag == "w"
     back = bridge.to_linen_var(nnx.state(nnx.Dict(a=variable)).a)
     assert type(back) is Tagged and (back.tag, back.names) == ("w", box.names)
+
+    # What the initializer says is what its box says, and nothing else.
+    init = bridge.with_partitioning(nn.initializers.ones, (None, "model"))
+    param = nnx.Param(init(jax.random.key(0), (2, 3)))
+    back = bridge.to_nnx_var("params", bridge.to_linen_var(param))
+    assert back.get_metadata() == param.get_metadata()
+    # In the box that it made, a variable is of its own type.
+    box = bridge.to_linen_var(nnx.LoRAParam(1.0, unit="m"))
+    variable = bridge.to_nnx_var("params", box)
+    assert type(variable) is nnx.LoRAParam and variable.get_metadata() == {"unit": "m"}
 
     class Odd(nn.AxisMetadata):
         def unbox(self):

@@ -302,6 +302,10 @@ def test_explain_recompile_names_what_changed():
     assert nnx.explain_recompile(f) == [
         ("args/0/blocks/1/w", "float32[3]", "float32[1]")
     ]
+    scaled = nnx.jit(lambda m, x: m.blocks[1].w.value * x)
+    scaled(model, jnp.float32(2))
+    scaled(model, 2.0)
+    assert nnx.explain_recompile(scaled) == [("args/1", "float32[]", "~float32[]")]
 
 
 def test_explain_recompile_of_static_values_that_print_alike():

@@ -177,17 +177,16 @@ def to_nnx_var(col: str, x: Any) -> Any:
         return x.to_nnx_variable()
     if not isinstance(x, linen_lift.AxisMetadata):
         return kind(x)
-    found = {field.name: getattr(x, field.name) for field in _fields(x)}
+    found = {field.name: getattr(x, field.name) for field in _fields(type(x))}
     value = found.pop("value")
     known = {_FIELDS.get(k, k): v for k, v in found.items() if v is not None}
     return kind.from_metadata(value, {**known, _BOX: type(x)})
 
 
-def _fields(box: Any) -> tuple[dataclasses.Field[Any], ...]:
+def _fields(box: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
     if not dataclasses.is_dataclass(box):
-        kind = box if isinstance(box, type) else type(box)
         raise TypeError(
-            f"The box {kind.__name__} is no dataclass, so what it says can't become "
+            f"The box {box.__name__} is no dataclass, so what it says can't become "
             "metadata of a variable: make it one, with a field `value`."
         )
     return dataclasses.fields(box)
@@ -348,7 +347,7 @@ class ToNNX(Module):
                 setattr(holder, name, Dict())
             holder = getattr(holder, name)
         found = vars(holder).get(path[-1])
-        if is_variable(found) and type(found) is type(new):
+        if type(found) is type(new):
             found.raw_value = new.raw_value
         else:
             setattr(holder, path[-1], new)

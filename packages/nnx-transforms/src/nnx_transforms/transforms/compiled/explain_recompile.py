@@ -43,11 +43,9 @@ def abstract_value(x: Any) -> str:
     if not isinstance(x, jax.Array | jax.core.Tracer):
         return repr(x)
     aval = jax.typeof(x)
-    text = str(aval)
-    is_weak = getattr(aval, "weak_type", False) and not text.startswith("~")
-    text = f"~{text}" if is_weak else text
     mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
-    return text if mesh is None or mesh.empty else f"{text} on {dict(mesh.shape)}"
+    where = "" if mesh is None or mesh.empty else f" on {dict(mesh.shape)}"
+    return f"{aval}{where}"
 
 
 @dataclass(frozen=True)
