@@ -307,6 +307,19 @@ def test_a_sharding_in_a_module_may_be_for_a_part_of_it(mlp, donated):
             assert out.layers[1].bias.sharding == whole
     with pytest.raises(KeyError, match="'no'"):
         nnx.jit(lambda: {}["no"], out_shardings=placed)()
+    # What has another cause is told as it is, before what JAX says of the shardings.
+    odd = eqx.tree_at(bias_of, mlp, jnp.ones(3))
+    with pytest.raises(ValueError, match="was given the sharding"):
+        nnx.jit(scaled, static_argnums=0, in_shardings=(placed, None))(2, odd, plus)
+    runs = []
+
+    @nnx.jit(in_shardings=(placed, None))
+    def fails(net, plus):
+        runs.append(plus)
+        raise ValueError(f"in run {len(runs)}")
+
+    with pytest.raises(ValueError, match="in run 1"):
+        fails(mlp, plus)
 
 
 def transform_of(kind):

@@ -212,11 +212,8 @@ class JitBody(Body):
         plain = self._plain_shardings()
         if not Divided.within(plain)[1]:
             return False
-        try:
-            _, out, _ = jax.eval_shape(self, *entry.values)
-            found = tuple(map(settings_within, plain, (entry.args, out)))
-        except Exception:  # The first error is the one to report.
-            return False
+        _, out, _ = jax.eval_shape(self, *entry.values)
+        found = tuple(map(settings_within, plain, (entry.args, out)))
         if jax.tree.structure(found) == jax.tree.structure(self._shardings):
             return False
         self._shardings = found
