@@ -134,6 +134,8 @@ def test_a_part_may_be_called_as_what_the_object_has_itself():
     assert isinstance(live.to_nnx__module, Named) and live(X).shape == (4, 2)
     plain = bridge.ToNNX(nn.Dense(2), rngs=nnx.Rngs(0))
     assert plain.module is plain.to_nnx__module and plain.rngs is plain.to_nnx__rngs
+    # What it has itself is none of the module's variables.
+    assert {*plain.lazy_init(X)(X, method=lambda m, x: m.variables)} == {"params"}
 
 
 def test_what_is_not_made_yet_says_how():
@@ -298,6 +300,10 @@ def test_layers_of_a_live_object_draw_other_keys():
     rngs = {"dropout": jax.random.key(2)}
     masks, again = (module.apply(variables, x, rngs=rngs) for _ in range(2))
     np.testing.assert_array_equal(masks, again)
+    # As in linen-lift, the stream `params` stands for others.
+    given = ({"params": jax.random.key(i)} for i in range(2))
+    one, two = (module.apply(variables, x, rngs=rngs) for rngs in given)
+    assert not np.array_equal(one, two)
     for found in first, masks:
         assert len(np.unique(np.stack(found), axis=0)) == 5
 
@@ -337,6 +343,9 @@ def test_streams_that_nobody_draws_from_need_not_be_given():
         def __call__(self, x):
             return self.drop(self.dense(x))
 
+    none = bridge.ToLinen(lambda: bridge.ToNNX(nn.Dropout(0.5)), skip_rng=True)
+    with pytest.raises(ValueError, match="lazy_init"):
+        none.apply({}, X)
     module = bridge.to_linen(Mid, rate=0.0, abstract_init=False)
     assert module.rate == 0.0
     variables = module.init(keys(), X)

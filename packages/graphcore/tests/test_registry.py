@@ -226,6 +226,22 @@ def test_an_adapter_that_fails_keeps_nothing_of_its_callers(tmp_path, monkeypatc
     assert [reference() for reference in references] == [None, None]
 
 
+def test_an_adapter_for_a_library_that_was_met_is_loaded_at_once(tmp_path, monkeypatch):
+    (tmp_path / "late_library.py").write_text("class Late: pass\nloaded = []\n")
+    for name in ("late_one", "late_two"):
+        text = f"import late_library\nlate_library.loaded.append({name!r})\n"
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    gc.register_adapter("late_library", "late_one")
+    import late_library
+
+    assert late_library.loaded == []
+    assert not gc.is_node(late_library.Late())
+    assert late_library.loaded == ["late_one"]
+    gc.register_adapter("late_library", "late_two")
+    assert late_library.loaded == ["late_one", "late_two"]
+
+
 def test_what_runs_outside_is_known_also_if_the_first_import_was_in_a_trace():
     code = """
 import jax

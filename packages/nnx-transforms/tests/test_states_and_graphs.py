@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -70,6 +71,15 @@ def test_a_state_goes_to_pure_values_and_back():
     assert nnx.to_pure_dict(nnx.variables(node))["a"]["w"] is node.a.w.value
     assert nnx.as_pure(nnx.state(node)).a.w is node.a.w.value
     assert nnx.pure is nnx.as_pure
+    assert nnx.pure({"w": node.a.w, "n": 3}) == {"w": node.a.w.value, "n": 3}
+
+
+def test_metadata_are_set_where_there_are_variables():
+    node = nnx.Dict(w=nnx.Param(1.0), n=nnx.Cache(2), bare=np.ones(2))
+    nnx.set_metadata(node, unit="m")
+    nnx.set_metadata(node, only=nnx.Cache, order=3)
+    assert node.w.get_metadata() == {"unit": "m"}
+    assert node.n.get_metadata() == {"unit": "m", "order": 3}
 
 
 # Graphs
