@@ -274,6 +274,16 @@ def test_other_settings_by_filter(given):
         StateAxes(given)
 
 
+@pytest.mark.parametrize("filters", [{nnx.Param: 0, ...: None}, {...: 0}])
+def test_a_dict_of_filters_says_what_it_should_be(filters):
+    expected = "is a dict of filters: write `StateAxes"
+    for name in ("in_axes", "out_axes"):
+        with pytest.raises(ValueError, match=expected):
+            nnx.vmap(first, **{name: filters})(Model(), xs)
+    with pytest.raises(ValueError, match=expected):
+        nnx.jit(first, in_shardings=(filters, None))(Model(), xs)
+
+
 @pytest.mark.parametrize("transform", [nnx.vmap, nnx.scan])
 def test_other_metadata(transform):
     with pytest.raises(TypeError, match="transform_metadata is a dict"):
