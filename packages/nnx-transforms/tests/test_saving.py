@@ -197,6 +197,9 @@ def test_arrays_that_stand_in_an_object_as_they_are(tmp_path):
     saving.save(tmp_path / "bare", make(1.0))
     for node in (make(2.0), nnx.eval_shape(lambda: make(0.0))):
         assert_same(saving.restore(tmp_path / "bare", node), make(1.0))
+    only = nnx.PathContains("a")
+    saving.save(tmp_path / "a", make(3.0), only)
+    assert saving.restore(tmp_path / "a", node, only).a.tolist() == [3.0, 3.0]
     other = nnx.Dict(a=nnx.Param(jnp.ones(2)), parts=[np.ones(3), jnp.ones(1)])
     with pytest.raises(saving.DifferentGraphError) as info:
         saving.restore(tmp_path / "bare", other)
@@ -208,7 +211,7 @@ def test_arrays_that_stand_in_an_object_as_they_are(tmp_path):
 
 def test_what_is_static_in_a_value_is_that_of_the_graph(tmp_path):
     def make(value, f):
-        return nnx.Dict(v=nnx.Param({"w": jnp.full(2, value), "f": f}))
+        return nnx.Dict(v=nnx.Param({"w": jnp.full(2, value), "n": value, "f": f}))
 
     saving.save(tmp_path / "x", make(1.0, abs))
     assert_same(saving.restore(tmp_path / "x", make(0.0, len)), make(1.0, len))
@@ -222,12 +225,14 @@ def test_metadata_goes_through_and_hooks_stay(tmp_path):
         w=nnx.Param(1.0, unit=("m", 2), on_get_value=double, sharding=("x",))
     )
     old.w.order = OrderedDict(a=1)
+    old.w.table = {"a": [1, None]}
     saving.save(tmp_path / "w", old)
     new = nnx.Dict(w=nnx.Param(3.0, unit="km", on_get_value=double, sharding=("y",)))
     new.w.note = "kept"
     new.w.order = OrderedDict(a=2)
     saving.restore(tmp_path / "w", new)
     assert new.w.value == 2.0 and new.w.unit == ("m", 2) and new.w.note == "kept"
+    assert new.w.table == {"a": [1, None]}
     # A mapping of another type than dict is not written.
     assert type(new.w.order) is OrderedDict and new.w.order["a"] == 2
     # Where a value lies is up to the program that runs.
