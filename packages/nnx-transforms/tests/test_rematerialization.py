@@ -125,10 +125,6 @@ def test_prevent_cse():
         assert equation.params["prevent_cse"] is setting
 
 
-@pytest.mark.skipif(
-    "Sequence" not in str(inspect.signature(jax.checkpoint).parameters["prevent_cse"]),
-    reason="this JAX takes only one setting for all arguments",
-)
 def test_prevent_cse_by_argument():
     graphdef, state = gc.split(List([Layer(), Layer()]))
 
@@ -143,10 +139,6 @@ def test_prevent_cse_by_argument():
     assert equation.params["prevent_cse"] == (True, True, False, False, True)
 
 
-@pytest.mark.skipif(
-    "Sequence" not in str(inspect.signature(jax.checkpoint).parameters["prevent_cse"]),
-    reason="this JAX takes only one setting for all arguments",
-)
 def test_prevent_cse_by_place_in_an_argument():
     graphdef, state = gc.split(Layer())
 
