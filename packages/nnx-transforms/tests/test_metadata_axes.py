@@ -212,3 +212,100 @@ def test_alone_it_follows_filters_and_undoes_everything_after_an_error():
     with pytest.raises(ValueError, match="Inconsistent aliasing"):
         look(m, False)  # what is returned has the axis, too
     assert not hasattr(m, "new")
+
+
+# States
+
+
+def _by_vmap(f, axis):
+    return nnx.vmap(f, 0, axis, transform_metadata={nnx.PARTITION_NAME: "L"})
+
+
+def _by_vmap_with_an_axis_for_each_array(f, axis):
+    def axis_of(_):
+        return axis
+
+    return nnx.vmap(f, 0, axis_of, transform_metadata={nnx.PARTITION_NAME: "L"})
+
+
+def _by_pmap(f, axis):
+    return nnx.pmap(f, out_axes=axis, transform_metadata={nnx.PARTITION_NAME: "L"})
+
+
+def _by_scan(f, axis):
+    name = {nnx.PARTITION_NAME: "L"}
+    return nnx.scan(f, in_axes=0, out_axes=axis, transform_metadata=name)
+
+
+def _alone(f, axis):
+    return nnx.vmap(nnx.transform_metadata(f, out_axes=axis, partition="L"), 0, axis)
+
+
+ways = pytest.mark.parametrize(
+    "by", [_by_vmap, _by_vmap_with_an_axis_for_each_array, _by_pmap, _by_scan, _alone]
+)
+
+
+def _made(x):
+    kernel = nnx.Param(jnp.ones((2, 3)) * x, sharding=("in", "out"))
+    return gc.Dict(kernel=kernel, parts=nnx.Cache({"a": x, "b": x}, sharding=()))
+
+
+@ways
+@pytest.mark.parametrize("axis", [0, -1])
+def test_states_get_the_entries_that_variables_get(by, axis):
+    x = jnp.ones(1)
+    if by is _by_vmap_with_an_axis_for_each_array:  # no objects there
+        due = gc.state(_by_vmap(_made, axis)(x))
+    else:
+        due = gc.state(by(_made, axis)(x))
+    assert due["kernel"].sharding == (("L", "in", "out"), ("in", "out", "L"))[axis]
+    found, rest = by(lambda x: (gc.state(_made(x)), x), axis)(x)
+    assert found == due and type(rest) is not gc.VariableState
+    assert by(lambda x: [gc.state(_made(x))["kernel"]], axis)(x) == [due["kernel"]]
+
+
+@ways
+def test_states_have_no_mapped_axis_inside(by):
+    state = gc.state(_by_vmap(_made, 0)(jnp.ones(1)))
+    seen = []
+
+    def look(state):
+        seen.append(state["kernel"].sharding)
+        return state
+
+    assert by(look, 0)(state) == state
+    assert set(seen) == {("in", "out")} and state["kernel"].sharding[0] == "L"
+
+
+def test_states_by_keyword_and_those_without_an_axis():
+    name = {nnx.PARTITION_NAME: "L"}
+    state = gc.state(_by_vmap(_made, 0)(jnp.ones(2)))
+    other = gc.state(_made(1.0))
+    seen = []
+
+    def look(other, state):
+        seen.append((other["kernel"].sharding, state["kernel"].sharding))
+        return other, state
+
+    mapped = nnx.vmap(look, (None,), (None, 0), transform_metadata=name)
+    assert mapped(other, state=state) == (other, state)
+    carry = nnx.scan(look, transform_metadata=name)(other, state)
+    assert carry == (other, state)
+    assert set(seen) == {(("in", "out"), ("in", "out"))}
+
+
+def test_maps_in_maps_name_two_axes_of_a_state():
+    inner = nnx.vmap(
+        lambda x: nnx.split(_made(x), nnx.Param, ...)[1],
+        transform_metadata={nnx.PARTITION_NAME: "L"},
+    )
+    outer = nnx.vmap(inner, transform_metadata={nnx.PARTITION_NAME: "M"})
+    assert outer(jnp.ones((2, 3)))["kernel"].sharding == ("M", "L", "in", "out")
+
+
+def test_a_state_without_the_name_of_its_axis_is_refused_with_the_path():
+    state = gc.State({"m": gc.state(_made(jnp.ones(())))})
+    seen = nnx.vmap(lambda *args: 0, transform_metadata={nnx.PARTITION_NAME: "L"})
+    with pytest.raises(ValueError, match=r"'1/m/kernel' has 'in' at axis 0"):
+        seen(jnp.ones(2), state)

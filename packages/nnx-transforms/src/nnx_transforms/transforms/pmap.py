@@ -32,6 +32,7 @@ from nnx_transforms.transforms.mapped.mapping import (
     MappedBody,
     axes_given,
     metadata_key,
+    states_inside,
 )
 from nnx_transforms.transforms.mapped.mapping_errors import axes_explained, check_left
 
@@ -142,6 +143,7 @@ def pmap(
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         given, given_kwargs = args, kwargs
         args, kwargs, axes = arguments_with_axes("pmap", f, in_axes, args, kwargs)
+        args, kwargs = states_inside(metadata, axes, args, kwargs)
         args, kwargs, fixed = statics.take(args, kwargs)
 
         entry = enter(

@@ -49,6 +49,7 @@ from nnx_transforms.transforms.mapped.mapping import (
     axes_of_arguments,
     is_axis,
     metadata_key,
+    states_inside,
 )
 from nnx_transforms.transforms.mapped.mapping_errors import (
     check_given,
@@ -133,10 +134,12 @@ def scan(
     due = len(in_axes) if isinstance(in_axes, tuple) else 0
 
     def run(f: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        axes = axes_of_arguments("scan", in_axes, args)
+        args, _ = states_inside(told[0], axes, args, {})
         entry = enter(
             f,
             args,
-            settings=axes_of_arguments("scan", in_axes, args),
+            settings=axes,
             out_settings=out_axes,
             make=_Body,
             options=told,

@@ -12,6 +12,7 @@ from nnx_transforms.transforms.mapped.mapping import (
     MappedBody,
     axes_given,
     metadata_key,
+    states_inside,
 )
 from nnx_transforms.transforms.mapped.metadata_axes import PARTITION_NAME
 
@@ -59,11 +60,14 @@ def transform_metadata(
         "transform_metadata", in_axes, out_axes, is_known=lambda *_: True
     )
 
+    told = metadata_key({PARTITION_NAME: partition})
+
     @lifted(f)
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         args, kwargs, axes = arguments_with_axes(
             "transform_metadata", f, in_axes, args, kwargs, by_jax=False
         )
+        args, kwargs = states_inside(told, axes, args, kwargs)
         entry = enter(
             f,
             args,
@@ -72,7 +76,7 @@ def transform_metadata(
             kwargs_settings=0,
             out_settings=out_axes,
             make=MappedBody,
-            options=(metadata_key({PARTITION_NAME: partition}),),
+            options=(told,),
         )
         return entry.commit(*entry.body(*entry.values))
 

@@ -21,6 +21,7 @@ from nnx_transforms.transforms.mapped.mapping import (
     MappedBody,
     axes_given,
     metadata_key,
+    states_inside,
 )
 from nnx_transforms.transforms.mapped.mapping_errors import axes_explained, check_given
 
@@ -106,6 +107,7 @@ def vmap(
     @lifted(f)
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         args, kwargs, axes = arguments_with_axes("vmap", f, in_axes, args, kwargs)
+        args, kwargs = states_inside(*told, axes, args, kwargs)
         entry = enter(
             f,
             args,

@@ -171,9 +171,12 @@ class LeafwiseBody(MappedBody):
         # A function is for no variable.
         self.groups = tuple(without_rules([*self.groups]))
 
-    def leave(self, inside: Inside, out: Any) -> Left:
-        axes = apply_rules(self.structure.settings.out, out, "out_axes")
-        left = super().leave(inside, out)
+    def axes_of(self, out: Any) -> Any:
+        return apply_rules(self.structure.settings.out, out, "out_axes")
+
+    def leave_named(self, inside: Inside, out: Any) -> Left:
+        axes = self.axes_of(out)
+        left = super().leave_named(inside, out)
         self.check_left(left)  # before its places change
         per_leaf = settings_of_leaves(settings_within(axes, left.out), left.out)
         leaves, structure = jax.tree.flatten(left.out)

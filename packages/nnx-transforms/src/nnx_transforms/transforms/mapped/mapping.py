@@ -8,13 +8,16 @@ known beforehand, though, so values leave in one list a setting.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import jax
 
+from graphcore import VariableState
 from graphcore.authors import (
     Body,
     Divided,
@@ -22,6 +25,7 @@ from graphcore.authors import (
     Left,
     has_objects,
     is_mapping,
+    is_object,
     key_path,
     plain_settings,
     prefix_leaves,
@@ -114,6 +118,10 @@ class MappedBody(Body):
         settings = settings_within(settings, left.out)
         return with_settings(left.out, settings_of_leaves(settings, left.out))
 
+    def axes_of(self, out: Any) -> Any:
+        """The axes of what the function returned, as a tree prefix."""
+        return self.structure.settings.out
+
     def call(self, inside: Inside, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         settings, paths = self.structure.settings.variables, self.structure.joint.paths
         for key, name in self._metadata.items():
@@ -124,6 +132,14 @@ class MappedBody(Body):
         return super().call(inside, args, kwargs)
 
     def leave(self, inside: Inside, out: Any) -> Left:
+        if self._metadata:
+            called = self.settings_called[1], "what the function returned"
+            axes = self.axes_of(out)
+            out = _states_edited(add_axis, self._metadata, axes, out, called)
+        return self.leave_named(inside, out)
+
+    def leave_named(self, inside: Inside, out: Any) -> Left:
+        """`leave`, for an output whose states have the mapped axis by its name."""
         if (
             self.always_explains
             or inside.roots
@@ -141,6 +157,64 @@ class MappedBody(Body):
                     if is_axis(w.setting):
                         add_axis(w.variable, w.setting, name, w.path[1:], key)
         return super().leave(inside, out)
+
+
+# Axes in the metadata of states
+
+
+def states_inside(
+    metadata: tuple[Any, ...],
+    axes: tuple[Any, ...],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments with states as the function of one index sees them.
+
+    Args:
+        metadata: What `metadata_key` made of the metadata.
+        axes: A tree prefix for each positional argument.
+        args: The positional arguments.
+        kwargs: Those by name, which are mapped over their first axis.
+
+    Returns:
+        Both; the metadata of their states don't have the mapped axes, as those of
+        variables don't.
+
+    Raises:
+        ValueError: If a sharding has another entry at a mapped axis, with the path.
+    """
+    if not metadata:
+        return args, kwargs
+    called = "in_axes", "the arguments"
+    edit = functools.partial(_states_edited, remove_axis, dict(metadata))
+    return edit(axes, args, called), edit(0, kwargs, called)
+
+
+def _states_edited(
+    edit: Callable[..., None],
+    metadata: Mapping[str, Any],
+    axes: Any,
+    tree: Any,
+    called: tuple[str, str],
+) -> Any:
+    def is_leaf(x: Any) -> bool:
+        return isinstance(x, VariableState) or is_object(x)
+
+    pairs, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf)
+    if not any(isinstance(leaf, VariableState) for _, leaf in pairs):
+        return tree
+    settings = iter(settings_of_leaves(axes, tree, called))
+    leaves = []
+    for path, leaf in pairs:
+        # A state may hold any pytree, all of which has one setting, or none.
+        mapped = [*islice(settings, len(jax.tree.leaves(leaf, is_leaf=is_object)))]
+        if isinstance(leaf, VariableState) and mapped and is_axis(mapped[0]):
+            variable = leaf.to_variable()
+            for key, name in metadata.items():
+                edit(variable, mapped[0], name, key_path(path), key)
+            leaf = VariableState.from_variable(variable)
+        leaves.append(leaf)
+    return structure.unflatten(leaves)
 
 
 # Arguments and their axes
