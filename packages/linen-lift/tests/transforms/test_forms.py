@@ -297,6 +297,7 @@ STATICS = [
     {"static_argnums": (-1, -2)},
     {"static_argnames": ("train", "mode")},
     {"static_argnums": 2, "static_argnames": "mode"},
+    {"static_argnames": ("self", "train", "mode")},
 ]
 
 

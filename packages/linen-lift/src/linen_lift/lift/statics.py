@@ -42,7 +42,7 @@ def static_marker(
         structure; `unmarked` is the inverse.
 
     Raises:
-        ValueError: if the scope or module itself is named.
+        ValueError: if the scope or module itself is counted.
     """
     nums = set(() if argnums is None else as_tuple(argnums))
     names = {argnames} if isinstance(argnames, str) else set(argnames or ())
@@ -50,7 +50,8 @@ def static_marker(
         positional = _positional(fn)
         nums = {n + len(positional) if n < 0 else n for n in nums}
         names |= {positional[n] for n in nums if n < len(positional)}
-        nums |= {i for i, name in enumerate(positional) if name in names}
+        # The scope or module is static anyway, so its name may be among them.
+        nums |= {i for i, name in enumerate(positional) if i and name in names}
     if 0 in nums:
         raise ValueError(
             "The scope or module is argument 0 and cannot be static; static "
