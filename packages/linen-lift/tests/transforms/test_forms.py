@@ -330,6 +330,23 @@ def test_statics_of_decorated_methods():
     assert len(Decorated().init(KEY, X, times=2)["params"]) == 2
 
 
+@pytest.mark.parametrize(
+    "statics", [{"static_argnames": ("self", "n")}, {"static_argnums": 1}]
+)
+def test_a_compiled_method_of_an_unbound_module_has_its_static_arguments(statics):
+    class Cached(nn.Module):
+        width: int
+
+        @functools.partial(nn.jit, **statics)
+        def cache(self, n, fill=0.0):
+            return jnp.full((n, self.width), fill)
+
+    model = Cached(3)
+    for cache in (model.cache(2, 4.0), model.cache(n=2, fill=jnp.array(4.0))):
+        assert cache.shape == (2, 3) and (cache == 4).all()
+    assert model.apply({}, 2, method="cache").shape == (2, 3)
+
+
 @pytest.mark.parametrize("transform", [nn.remat, nn.jit])
 def test_the_module_is_not_static(transform):
     with pytest.raises(ValueError, match="argument 0"):

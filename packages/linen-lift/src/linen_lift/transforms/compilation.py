@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import jax
 
 from .. import lift
+from ..lift.statics import static_marker, unmarked
 from ..module.calling import named_scope
 from ..module.context import context
 from .frame import Frame
@@ -111,9 +112,28 @@ def _compile(fn: Callable[..., Any], **options: Any) -> Runner:
 
 
 # The options of `init` and its kin, which are no arrays.
-_jit_unbound = functools.partial(
-    jax.jit, static_argnames=("method", "mutable", "capture_intermediates")
-)
+_OPTIONS = {"method", "mutable", "capture_intermediates"}
+
+
+def _jit_unbound(
+    fn: Callable[..., Any],
+    static_argnums: Any = (),
+    static_argnames: Any = (),
+    **_: Any,
+) -> Callable[..., Any]:
+    """`jax.jit` for methods of unbound modules, with the same static arguments."""
+    names = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
+    mark = static_marker(fn, static_argnums, {*(names or ()), *_OPTIONS})
+
+    def run(module: Any, *args: Any, **kwargs: Any) -> Any:
+        @jax.jit
+        def call(args: Any, kwargs: Any) -> Any:
+            args, kwargs = unmarked(args, kwargs)
+            return fn(module, *args, **kwargs)
+
+        return call(*mark(args, kwargs))
+
+    return run
 
 
 @on_modules(lift.jit, "Jit", build=_compile, unbound=_jit_unbound)

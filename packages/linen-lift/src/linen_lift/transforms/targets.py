@@ -62,7 +62,8 @@ def on_modules(
         prefix: what the names of transformed classes start with.
         build: makes the runner, from the function and the options, where it is not
             enough to lift the core with these options.
-        unbound: JAX's transform, for methods such as `init` of an unbound module.
+        unbound: makes what is called for methods such as `init` of an unbound module,
+            from the function and the options.
 
     Returns:
         A decorator for a function that has the name and the documentation.
@@ -78,7 +79,8 @@ def on_modules(
 
         def wrap(fn: Callable[..., Any], **options: Any) -> Any:
             runner = (build or lift_core)(fn, **options)
-            return lift_function(fn, transform, runner, unbound)
+            plain = unbound(fn, **options) if unbound else None
+            return lift_function(fn, transform, runner, plain)
 
         lifting = Lifting(transform, prefix, wrap)
 
@@ -358,7 +360,7 @@ def lift_function(
         fn: the function.
         transform: the name of the transform.
         runner: lifts and calls it.
-        unbound: JAX's transform, for methods such as `init` of an unbound module.
+        unbound: what is called for methods such as `init` of an unbound module.
     """
     body = as_body(fn)
     plain = None if getattr(fn, "_compact", False) else unbound
@@ -367,7 +369,7 @@ def lift_function(
     @functools.wraps(fn)
     def lifted(module: Any, /, *args: Any, **kwargs: Any) -> Any:
         if plain is not None and isinstance(module, Module) and module.scope is None:
-            return plain(functools.partial(fn, module))(*args, **kwargs)
+            return plain(module, *args, **kwargs)
         # Of a transformed class, the methods that this one calls are transformed with
         # it, and not once more: inside, the module is one of the original class.
         cls = type(module)
