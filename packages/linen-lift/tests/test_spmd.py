@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import sys
 import threading
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -472,6 +473,27 @@ def test_lifted_transforms_name_the_stacked_axis(axis):
         assert state["params_axes"] == variables["params_axes"]
 
 
+@pytest.mark.parametrize("filters", [("params", "state"), True, nn.DenyList("other")])
+def test_collections_that_are_stacked_together_are_all_named(filters):
+    part, x, kinds = nn.partitioning, jnp.ones((4, 8)), ("params", "state")
+    scan = partial(part.scan_with_axes, Scale, {filters: 0}, length=3)
+    scan = partial(scan, split_rngs={"params": True}, axes_collections=kinds)
+    vmap = partial(part.vmap_with_axes, in_axes=None, axis_size=3)
+    vmap = partial(vmap, partitioning_axis_names=dict.fromkeys(kinds, "layers"))
+
+    def named(make):
+        axes = make().init(KEY, x)
+        return [axes[f"{kind}_axes"].popitem()[1].names[:-2] for kind in kinds]
+
+    assert named(scan()) == [("layers",), ("layers",)]
+    assert named(vmap(Scale, {filters: 0}, {"params": True})) == named(scan())
+    # What all share, or hand on, has no such axis.
+    assert named(scan("params")) == [(), ("layers",)]
+    assert named(scan(variable_carry="state")) == [("layers",), ()]
+    shared = vmap(Scale, {"params": None, filters: 0}, {"params": False})
+    assert named(shared) == [(), ("layers",)]
+
+
 def test_static_arguments_are_counted_without_the_module():
     class Choose(nn.Module):
         @nn.compact
@@ -479,8 +501,11 @@ def test_static_arguments_are_counted_without_the_module():
             assert isinstance(train, bool)
             return nn.Dense(3)(x) if train else x
 
-    model = nn.partitioning.remat(Choose, static_argnums=(1,))()
     x = jnp.ones((2, 4))
+    for place in (1, -1, (-1,)):
+        model = nn.partitioning.remat(Choose, static_argnums=place)()
+        assert model.init_with_output(KEY, x, True)[0].shape == (2, 3)
+    model = nn.partitioning.remat(Choose, static_argnums=(1,))()
     variables = model.init(KEY, x, True)
     assert jax.jit(lambda v: model.apply(v, x, True))(variables).shape == (2, 3)
     jaxpr = jax.make_jaxpr(jax.grad(lambda v: model.apply(v, x, True).sum()))(variables)

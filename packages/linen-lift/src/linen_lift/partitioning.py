@@ -16,10 +16,11 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
-from .filters import CollectionFilter, union_filters
-from .lift.axes import AxisSpec
+from .filters import CollectionFilter, in_filter, union_filters
+from .lift.axes import AxisSpec, is_shared
 from .lift.axes import In as ScanIn
 from .lift.axes import Out as ScanOut
+from .lift.statics import as_tuple
 from .metadata import PARTITION_NAME, Partitioned
 from .module.context import context
 from .scope import Variable
@@ -283,9 +284,11 @@ def _with_axes(target: Any, axes: Mapping[Any, Any], names: Mapping[Any, Any]) -
     """Hides stacked axes from the names inside, and adds them outside."""
     running = context.modules[-1] if context.modules else None
     for collection, name in names.items():
-        if collection in axes:
-            axis, stored = axes[collection], collection + _SUFFIX
-            place = getattr(axis, "axis", axis), {PARTITION_NAME: name}
+        fitting = (axis for cols, axis in axes.items() if in_filter(cols, collection))
+        axis = next(fitting, None)
+        axis, stored = getattr(axis, "axis", axis), collection + _SUFFIX
+        if not is_shared(axis):
+            place = axis, {PARTITION_NAME: name}
             target = map_variables(
                 target,
                 stored,
@@ -309,6 +312,7 @@ def scan_with_axes(
     target: Any,
     variable_axes: Mapping[CollectionFilter, AxisSpec] = {},
     variable_broadcast: CollectionFilter = False,
+    variable_carry: CollectionFilter = False,
     *args: Any,
     axis_name: str = "layers",
     axes_collections: tuple[str, ...] = ("params",),
@@ -320,6 +324,7 @@ def scan_with_axes(
         target: see `scan`.
         variable_axes: see `scan`.
         variable_broadcast: see `scan`.
+        variable_carry: see `scan`.
         *args: the options of `scan` that come after these.
         axis_name: the logical name of the axis.
         axes_collections: the collections whose variables have names.
@@ -343,8 +348,10 @@ def scan_with_axes(
     """
     names = tuple(collection + _SUFFIX for collection in axes_collections)
     shared = union_filters(variable_broadcast, names)
-    lifted = scan(target, variable_axes, shared, *args, **options)
-    return _with_axes(lifted, variable_axes, dict.fromkeys(axes_collections, axis_name))
+    lifted = scan(target, variable_axes, shared, variable_carry, *args, **options)
+    whole = union_filters(variable_broadcast, variable_carry)
+    stacked = [col for col in axes_collections if not in_filter(whole, col)]
+    return _with_axes(lifted, variable_axes, dict.fromkeys(stacked, axis_name))
 
 
 def vmap_with_axes(
@@ -414,6 +421,6 @@ def remat(*_args: Any, **_options: Any) -> Any:
         (3,)
     """
     given = inspect.signature(lifted_remat).bind(*_args, **_options)
-    positions = given.arguments.get("static_argnums", ())
-    given.arguments["static_argnums"] = tuple(i + 1 for i in positions)
+    positions = as_tuple(given.arguments.get("static_argnums", ()))
+    given.arguments["static_argnums"] = [i + 1 if i >= 0 else i for i in positions]
     return lifted_remat(*given.args, **given.kwargs)
