@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import linen_lift as nn
-from linen_lift import errors
+from linen_lift import errors, tree
 
 KEY, X = jax.random.key(0), jnp.arange(6.0).reshape(2, 3)
 
@@ -278,6 +278,54 @@ def test_a_new_value_counts_more_than_what_is_pending():
 
     state = nn.scope.apply(run, mutable=True)({})[1]["state"]["inner"]
     assert state["a"] == 5 and state["b"].tolist() == [0, 0]
+
+
+def test_what_only_passed_through_stays_pending_and_nothing_else():
+    def run(scope):
+        scopes = [scope.push("a"), scope.push("b")]
+
+        def write(scopes):
+            scopes[1].put_variable("two", "v", 5)
+
+        def declare(x):
+            for each in scopes:
+                for col in ("one", "two"):
+                    each.variable(col, "v", lambda: jnp.zeros(2))
+            nn.lift.fold_rngs(write)(scopes)
+            return x
+
+        jax.jit(declare)(1.0)
+
+    found = nn.scope.apply(run, mutable=True)({})[1]
+    shapes = jax.tree.map(jnp.shape, found)
+    unchanged = {"v": (2,)}
+    assert shapes["one"] == {"a": unchanged, "b": unchanged}
+    assert shapes["two"] == {"a": unchanged, "b": {"v": ()}}
+
+
+def test_where_jax_does_not_tell_traces_apart(monkeypatch):
+    monkeypatch.setattr(tree, "is_within", lambda *_: None)
+
+    def run(x, store):
+        def inside(x):
+            return store(scope, lambda: x)
+
+        scope = nn.scope.bind({}, mutable=True)
+        jax.vmap(inside)(x)
+        return scope.get_variable("stats", "a")
+
+    def declare(scope, make):
+        scope.variable("stats", "a", make)
+
+    def put(scope, make):
+        scope.put_variable("stats", "a", make())
+
+    for store in (declare, put):
+        with pytest.raises(errors.JaxTransformError):
+            run(X, store)
+    # What belongs to the trace itself can always be stored.
+    applied = jax.jit(lambda x: Counter().apply({}, x, mutable="stats")[1])(X)
+    assert applied["stats"]["count"] == 1
 
 
 PLAIN = {

@@ -135,6 +135,9 @@ def test_names_are_unique_among_variables_of_a_collection_and_scopes():
         scope.push("child")
     assert scope.push("child", reuse=True) == child
     assert hash(scope.push("child", reuse=True)) == hash(child)
+    scope.push("late", reuse=True)
+    with pytest.raises(errors.NameInUseError):
+        scope.push("late")
     with pytest.raises(errors.NameInUseError):
         scope.param("child", ones, ())
     assert scope.default_name("child") == "child0"
@@ -187,6 +190,9 @@ def test_reading_and_writing():
     }
     assert scope.mutable_variables() == {"state": {"a": {"n": 5}}}
     assert a.variables() == {"params": {"w": 1}, "state": {"n": 5}}
+    scope.put_variable("state", "b", nn.freeze({"n": 6}))
+    scope.push("b").put_variable("state", "m", 7)
+    assert scope.variables()["state"]["b"] == {"n": 6, "m": 7}
     v = a.variable("state", "n")
     assert v.is_mutable() and repr(v) == "Variable(state/a/n)"
 

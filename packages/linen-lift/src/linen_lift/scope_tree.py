@@ -253,8 +253,6 @@ class Scope:
         """Gives up names that were taken for the time of a call: some, or all."""
         if names is None:
             names, self._log = self._log, []
-        # A new dict: a transform that was opened here looks at the one from before.
-        self._reserved = dict(self._reserved)
         for name, col in names:
             rest = tuple(c for c in self._reserved.pop(name, ()) if c != col)
             if rest:
@@ -401,10 +399,9 @@ class Scope:
         tree = self._tree
         if tree.pending:
             tree.settle()
-        found = tree.find(col, self.path, name)
-        if found is MISSING and (make := tree.pending.get((col, self.path, name))):
-            return make()
-        return found
+            if make := tree.pending.get((col, self.path, name)):
+                return make()
+        return tree.find(col, self.path, name)
 
     def _create(self, col: str, name: str, make: Callable[[], Any]) -> Any:
         """Stores the first value of a variable, once that is possible."""

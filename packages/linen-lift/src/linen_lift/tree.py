@@ -75,7 +75,7 @@ class Tree:
             if not isinstance(inner, dict):
                 if inner is not None and not isinstance(inner, Mapping):
                     raise NameInUseError("submodule", part, "/" + "/".join(path[:i]))
-                inner = node[part] = unfreeze(inner) if inner else {}
+                inner = node[part] = unfreeze(inner or {})
             node = inner
         node[name] = joined(node.get(name), value)
 

@@ -160,6 +160,30 @@ def test_several_scopes_in_derivatives():
     assert (a["params"]["w"], b["params"]["w"], x_ct) == (2, 4, 14)
 
 
+def test_tangents_of_an_empty_collection():
+    def f(scope, x):
+        return x * scope.get_variable("params", "w")
+
+    def run(scope, x):
+        tangents = {"params": {"w": 1.0}, "state": {}}
+        return lift.jvp(f, scope, (x,), (0.0,), tangents)
+
+    assert apply(run)({"params": {"w": 3.0}}, 2.0) == (6, 2)
+
+
+def test_a_variable_that_is_made_beside_others_has_cotangents():
+    def f(scope, x):
+        w, b = (scope.param(name, ones, (2,)) for name in "wb")
+        return w * x + b
+
+    def run(scope, x):
+        scope.param("w", ones, (2,))
+        return lift.vjp(f, scope, x)[1](jnp.ones(2))[0]
+
+    params = init(run)(KEY, jnp.array([3.0, 4.0]))[0]["params"]
+    assert params["w"].tolist() == [3, 4] and params["b"].tolist() == [1, 1]
+
+
 def test_what_is_compiled_makes_no_default_name_that_is_in_use():
     layer = lambda scope, x: scope.child(dense, prefix="d")(x)
     named = lambda scope, x: scope.child(dense, "d0")(x)
@@ -186,6 +210,15 @@ def test_what_is_compiled_makes_no_default_name_that_is_in_use():
         assert jnp.allclose(apply(twice)(variables, X, (layer, named)), out)
     expected = Model(in_module).apply(variables, X)
     assert jnp.allclose(Model(nn.jit(in_module)).apply(variables, X), expected)
+
+
+def test_a_scope_below_another_one_makes_no_default_name_that_is_in_use():
+    def model(scope):
+        child = scope.push("child")
+        child.push(prefix="d")
+        return lift.fold_rngs(lambda scopes: scopes[1].push(prefix="d"))((scope, child))
+
+    assert apply(lambda scope: model(scope).path)({}) == ("child", "d1")
 
 
 def test_jit_is_compiled_once_wherever_it_is():
@@ -275,6 +308,22 @@ def test_draws_inside_count_outside():
     for transform in (lift.jit, lift.remat, lift.fold_rngs):
         found = draws(transform)
         assert all(bool(a == b) for a, b in zip(found, plain, strict=True))
+
+
+def test_a_rule_in_compiled_code_draws_by_its_place():
+    def noisy(scope, x):
+        return x + jax.random.normal(scope.make_rng("noise"))
+
+    def forward(scope, x):
+        return noisy(scope, x), ()
+
+    rule = lift.custom_vjp(noisy, forward, lambda _, g: ({}, g))
+
+    def run(fn):
+        both = apply(lambda scope, x: [scope.child(fn, name)(x) for name in "ab"])
+        return both({}, 1.0, rngs={"noise": KEY})
+
+    assert run(lift.jit(rule)) == run(noisy)
 
 
 def test_debug_paths_show_the_transforms():

@@ -628,6 +628,22 @@ def test_a_failing_setup_can_run_again():
     assert Outer().init_with_output(KEY, X)[0].shape == (2, 2)
 
 
+def test_a_name_that_setup_took_stays_taken():
+    class Net(nn.Module):
+        def setup(self):
+            self.variable("a", "v", lambda: 1)
+
+        @nn.compact
+        def __call__(self, col):
+            self.variable(col, "v", lambda: 2)
+
+    net = Net().bind({}, mutable=True)
+    net("b")
+    net("b")
+    with pytest.raises(errors.NameInUseError):
+        net("a")
+
+
 def test_generic_exceptions_keep_their_type():
     class Raises(nn.Module):
         def __call__(self):

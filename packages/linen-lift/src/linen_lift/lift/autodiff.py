@@ -36,8 +36,8 @@ def _per_scope(given: Any, roots: Sequence[Any], what: str) -> tuple[Any, ...]:
     lists = (list, tuple)
     if len(roots) == 1 and not isinstance(given, lists):
         return (given,)
-    nested = isinstance(given, lists) and any(isinstance(one, lists) for one in given)
-    if nested or not isinstance(given, lists) or len(given) != len(roots):
+    fits = isinstance(given, lists) and len(given) == len(roots)
+    if not fits or any(isinstance(one, lists) for one in given):
         raise ValueError(
             f"{what} must be a list with one dict for each of the scopes at paths "
             f"{_paths(roots)}, in this order; found {jax.tree.structure(given)}."

@@ -160,9 +160,7 @@ class Boundary:
             if relative:
                 inner._outside, inner._numbers = outer._names(), dict(outer._numbers)
             scopes.append(inner)
-        self._effects.append(
-            [(s._counts.maps[0], s._reserved, s._log, s._numbers) for s in scopes]
-        )
+        self._effects.append([(s._counts.maps[0], s._log, s._numbers) for s in scopes])
         return jax.tree.unflatten(self._treedef, scopes)
 
     def collect(self, inner_tree: Any, changed_only: bool = False) -> Groups:
@@ -262,13 +260,13 @@ class Boundary:
         names: set[Any] = set()
         numbers: dict[Any, int] = {}
         for opened in noted:
-            for i, (drawn, reserved, log, numbered) in enumerate(opened):
+            for i, (drawn, log, numbered) in enumerate(opened):
                 index, _ = self._places[i]
                 top = self.roots[index].path
                 for (path, stream), count in drawn.items():
                     if path[: len(top)] == top:
                         _at_least(counts, (index, path[len(top) :], stream), count)
-                names.update((i, name) for name, _ in log if name in reserved)
+                names.update((i, name) for name, _ in log)
                 for prefix, number in numbered.items():
                     _at_least(numbers, (i, prefix), number)
         found = (counts.items(), names, numbers.items())
@@ -304,7 +302,7 @@ class Boundary:
             frozenset(itertools.starmap(StaticAttribute, root.flags.items()))
             for root in self.roots
         )
-        outer = [(s._counts, s._reserved, s._log, s._numbers) for s in self._scopes]
+        outer = [(s._counts, s._log, s._numbers) for s in self._scopes]
         layout = tuple(self._places), self._treedef
         return layout, mutable, flags, self._relative([outer])
 

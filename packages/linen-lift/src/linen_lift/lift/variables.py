@@ -113,7 +113,7 @@ def swap_collection(
     other = {col_a: col_b, col_b: col_a}
 
     def swap(collections: Mapping[str, Any]) -> dict[str, Any]:
-        return {other.get(k, k): v for k, v in collections.items() if v}
+        return {other.get(k, k): v for k, v in collections.items()}
 
     return map_variables(fn, (col_a, col_b), swap, swap, mutable=True)
 

@@ -165,33 +165,32 @@ def share_scope(module: Module, other: Module) -> None:
         check_instance(each, "share_scope")
         if each.scope is None:
             raise CallShareScopeOnUnboundModuleError(type(each).__name__)
-    assert module.scope is not None and other.scope is not None
-    inside = other.scope._tree is module.scope._tree and (
-        other.scope.path[: len(module.scope.path)] == module.scope.path
+    before, scope = module.scope, other.scope
+    assert before is not None and scope is not None
+    inside = scope._tree is before._tree and (
+        scope.path[: len(before.path)] == before.path
     )
+    moved = module
     if inside:
-        moved, scope = other, module.scope
-    else:
-        moved, scope = module, other.scope
-        if all(running.scope is not scope for running in context.modules):
-            scope._free()  # left from an earlier call
-    before = moved.scope
+        moved, before, scope = other, scope, before
+    elif all(running.scope is not scope for running in context.modules):
+        scope._free()  # left from an earlier call
     if before is scope:
         return
     moved._module__state.mark, moved._module__state.names = len(scope._log), []
     module._module__state.shares_scope = other._module__state.shares_scope = True
-    if inside and before is not None and before.parent is scope and before.name:
+    if inside and before.parent is scope:
         # Its name becomes free: nothing is stored under it any more.
-        scope._reserved.pop(before.name, None)
+        scope._reserved.pop(before.path[-1], None)
     _move(moved, scope)
 
 
-def _move(module: Module, scope: scopes.Scope) -> None:
+def _move(module: Any, scope: scopes.Scope) -> None:
     before, module.__dict__["scope"] = module.scope, scope
-    if before is not None and module._module__state.in_compact:
+    if module._module__state.in_compact:
         scope._numbers = before._numbers  # it goes on naming
     for name, child in module._module__state.children.items():
-        if child.scope is not None and child.scope.parent is before:
+        if child.scope.parent is before:
             _move(child, scope.push(name))
 
 
