@@ -628,6 +628,18 @@ def test_a_failing_setup_can_run_again():
     assert Outer().init_with_output(KEY, X)[0].shape == (2, 2)
 
 
+def test_the_name_of_a_field_is_taken():
+    class Net(nn.Module):
+        part: nn.Module
+
+        @nn.compact
+        def __call__(self):
+            nn.Dense(2, name="part")
+
+    with pytest.raises(errors.NameInUseError):
+        Net(nn.Dense(2)).init(KEY)
+
+
 def test_a_name_that_setup_took_stays_taken():
     class Net(nn.Module):
         def setup(self):

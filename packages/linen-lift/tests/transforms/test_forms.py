@@ -962,6 +962,68 @@ def test_what_was_declared_outside_can_be_declared_again_inside(kind, lift):
     assert set(variables["state" if kind == "variable" else "params"]) == {"v"}
 
 
+class InSetup(nn.Module):
+    lift: Any
+
+    def setup(self):
+        self.made = self.lift(self.make)(self, 2.0)
+        self.part = nn.Dense(2)
+
+    @staticmethod
+    def make(module, x):
+        return x * module.param("w", nn.initializers.normal(), (2,)) + module.one()
+
+    def one(self):
+        return 1.0
+
+    def __call__(self):
+        return self.part(self.made)
+
+
+@pytest.mark.parametrize(
+    "lift",
+    [
+        nn.remat,
+        nn.jit,
+        lambda f: lambda m, x: nn.vjp(f, m, x)[0],
+        lambda f: lambda m, x: nn.cond(True, f, f, m, x),
+    ],
+    ids=["remat", "jit", "vjp", "cond"],
+)
+def test_setup_may_transform_what_it_calls(lift):
+    plain, lifted = InSetup(lambda f: f), InSetup(lift)
+    variables = plain.init(KEY)
+    jax.tree.map(np.testing.assert_array_equal, lifted.init(KEY), variables)
+    np.testing.assert_allclose(lifted.apply(variables), plain.apply(variables), 1e-6)
+
+
+class Retaking(nn.Module):
+    where: str
+
+    def take(self, part):
+        for _ in range(2):
+            self.variable("state", "v", lambda: 0)
+            nn.remat(lambda part, x: x)(part, 1.0)
+
+    def setup(self):
+        self.part = nn.Dense(3)
+        if self.where == "setup":
+            self.take(self)
+        if self.where == "shared":
+            nn.share_scope(self, self.part)
+
+    @nn.compact
+    def __call__(self):
+        if self.where != "setup":
+            self.take(self.part if self.where == "shared" else self)
+
+
+@pytest.mark.parametrize("where", ["setup", "compact", "shared"])
+def test_what_was_taken_outside_stays_taken_after_a_transform(where):
+    with pytest.raises(nn.errors.NameInUseError):
+        Retaking(where).init(KEY)
+
+
 def test_branches_that_count():
     class Counted(nn.Module):
         @nn.compact

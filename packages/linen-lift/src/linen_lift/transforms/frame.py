@@ -158,6 +158,9 @@ class Frame:
             own_names(live),
             (),
             in_compact=state.in_compact,
+            in_setup=state.in_setup,
+            # Running setup does not run once more.
+            setup_done=state.in_setup,
             auto_named=state.auto_named,
         )
         # The name may have been given after the fields.
@@ -203,7 +206,9 @@ class Frame:
                 )
                 # The name of a module that has no place yet is what it will have there.
                 name = live.name if live.scope is None else None
-                about = live._module__state.in_compact, name, _hashable(live, pairs)
+                state = live._module__state
+                running = state.in_compact, state.in_setup
+                about = running, name, _hashable(live, pairs)
             described.append((type(live), place, about))
         return (tuple(described), self._place), arrays
 

@@ -220,16 +220,15 @@ def as_body(fn: Callable[..., Any]) -> Callable[..., Any]:
     Args:
         fn: a plain function, a method, or the result of a lifted transform.
     """
-    if is_marked(fn, "_lifted") or is_marked(fn, "_wrapped_method"):
+    if is_marked(fn, "_lifted"):
         return fn
     return wrap_method(fn, functools.partial(_is_method, fn))
 
 
 def _is_method(fn: Any, cls: type[Any]) -> bool:
-    found = getattr(cls, getattr(fn, "__name__", type(fn).__name__), None)
-    if found is None or is_marked(found, "_wrapped_method"):
-        return False  # or it became one outside of the transform
-    return inspect.unwrap(found) is fn
+    found: Any = getattr(cls, getattr(fn, "__name__", type(fn).__name__), None)
+    # Else it became one outside of the transform.
+    return not is_marked(found, "_wrapped_method") and inspect.unwrap(found) is fn
 
 
 def make_core(fn: Callable[..., Any], frame: Frame) -> Callable[..., Any]:
