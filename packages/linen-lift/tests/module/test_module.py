@@ -628,6 +628,30 @@ def test_a_failing_setup_can_run_again():
     assert Outer().init_with_output(KEY, X)[0].shape == (2, 2)
 
 
+def test_a_protocol_does_not_run_setup():
+    class Net(nn.Module):
+        def setup(self):
+            ran.append(self)
+
+    ran = []
+    assert not any(hasattr(x, "__jax_array__") for x in (Net(), Net().bind({})))
+    assert not ran
+
+
+def test_a_default_name_is_not_that_of_a_clone():
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            for name in (None, "given"):
+                dense = nn.Dense(3, name=name)
+                x = dense(x)
+                clone = dense.clone(parent=None)
+                assert clone.name == name
+            return clone.clone(parent=self, name=None)(x)
+
+    assert sorted(Net().init(KEY, X)["params"]) == ["Dense_0", "Dense_1", "given"]
+
+
 def test_the_name_of_a_field_is_taken():
     class Net(nn.Module):
         part: nn.Module

@@ -184,6 +184,38 @@ def test_sharing_once_more_changes_nothing():
         Again(nn.Dense(4)).init(KEY, X)
 
 
+def test_sharing_twice_the_scope_of_a_module_with_parts():
+    class Net(nn.Module):
+        base: nn.Module
+
+        def setup(self):
+            for _ in range(2):
+                nn.share_scope(self, self.base)
+
+        def __call__(self, x):
+            return self.base(x)
+
+    assert [*Net(nn.Sequential([nn.Dense(4)])).init(KEY, X)["params"]] == ["layers_0"]
+
+
+def test_sharing_the_scope_of_a_module_in_another_tree():
+    one, two = (nn.Dense(1).bind({"params": {"n": n}}) for n in (1, 2))
+    nn.share_scope(one, two)
+    assert one.variables == two.variables == {"params": {"n": 2}}
+
+
+def test_default_names_go_on_after_sharing():
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x, norm = nn.Dense(4)(x), nn.LayerNorm()
+            nn.share_scope(self, norm)
+            return nn.Dense(4)(norm(x))
+
+    params = Net().init(KEY, X)["params"]
+    assert sorted(params) == ["Dense_0", "Dense_1", "bias", "scale"]
+
+
 def test_sharing_in_a_later_call():
     class Mover(nn.Module):
         other: Any

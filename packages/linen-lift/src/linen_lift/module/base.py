@@ -131,8 +131,7 @@ class Module(Declarations, Summaries):
         object.__setattr__(self, name, adopt(self, name, value))
 
     def __delattr__(self, name: str) -> None:
-        state = self.__dict__.get("_module__state")
-        if state is not None and self.scope is not None and not state.in_setup:
+        if self.scope is not None and not self._module__state.in_setup:
             raise errors.SetAttributeFrozenModuleError(*_about(self, name))
         object.__delattr__(self, name)
 

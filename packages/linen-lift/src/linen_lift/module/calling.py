@@ -63,7 +63,7 @@ def wrap_method(
 
         modules = context.modules
         modules.append(module)
-        enters = compact and scope is not None and not state.in_compact
+        enters = compact and not state.in_compact
         if enters:
             state.in_compact = True
             scope = module.scope  # another one if setup shared it
