@@ -466,6 +466,7 @@ def test_lifted_transforms_name_the_stacked_axis(axis):
         variables = make().init(KEY, jnp.ones((4, 8)))
         assert variables["params_axes"]["scale_axes"].names == tuple(names[0])
         assert variables["state_axes"]["sum_axes"].names == ("layers", "batch", "mlp")
+        assert make().apply(variables, jnp.ones((4, 8)), mutable="state")
         # `apply` leaves them as they are.
         _, state = make().apply(
             variables, jnp.ones((4, 8)), mutable=["state", "params_axes"]
@@ -492,6 +493,16 @@ def test_collections_that_are_stacked_together_are_all_named(filters):
     assert named(scan(variable_carry="state")) == [("layers",), ()]
     shared = vmap(Scale, {"params": None, filters: 0}, {"params": False})
     assert named(shared) == [(), ("layers",)]
+
+
+def test_a_method_of_an_unbound_module_may_transform():
+    class Makes(nn.Module):
+        def layers(self):
+            part, axes = nn.partitioning, {"params": 0, "state": 0}
+            return part.scan_with_axes(Scale, axes, length=3, split_rngs={True: True})
+
+    variables = Makes().layers()().init(KEY, jnp.ones((4, 8)))
+    assert variables["params_axes"]["scale_axes"].names == ("layers", "batch", "mlp")
 
 
 def test_static_arguments_are_counted_without_the_module():
@@ -535,9 +546,21 @@ def test_names_of_a_tree_of_arrays():
             make = lambda key: {"a": ONES, "b": (ONES, ONES)}
             return nn.partitioning.param_with_axes("w", make, axes=axes)
 
+    class Scanned(Model):
+        @nn.compact
+        def __call__(self, carry, _):
+            super().__call__()
+            return carry, None
+
     ONES = jnp.ones((2, 2))
     with nn.logical_axis_rules([("foo", "data"), ("bar", None)]):
         variables = Model().init(jax.random.key(0))
     named = nn.partitioning.get_axis_names(variables["params_axes"])["w"]
     P = jax.sharding.PartitionSpec
     assert named == {"a": P("foo", "bar"), "b": (P("foo", None), P("bar", "foo"))}
+    scan = partial(nn.partitioning.scan_with_axes, length=3, split_rngs={"params": True})
+    stacked = scan(Scanned, {"params": 0})().init(KEY, None, None)["params_axes"]
+    assert nn.partitioning.get_axis_names(stacked)["w"] == {
+        "a": P("layers", "foo", "bar"),
+        "b": (P("layers", "foo", None), P("layers", "bar", "foo")),
+    }

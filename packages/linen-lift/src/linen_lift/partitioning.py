@@ -282,7 +282,6 @@ def get_axis_names(axes_metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_axes(target: Any, axes: Mapping[Any, Any], names: Mapping[Any, Any]) -> Any:
     """Hides stacked axes from the names inside, and adds them outside."""
-    running = context.modules[-1] if context.modules else None
     for collection, name in names.items():
         fitting = (axis for cols, axis in axes.items() if in_filter(cols, collection))
         axis = next(fitting, None)
@@ -294,16 +293,21 @@ def _with_axes(target: Any, axes: Mapping[Any, Any], names: Mapping[Any, Any]) -
                 stored,
                 functools.partial(_renamed, Partitioned.remove_axis, place),
                 functools.partial(_renamed, Partitioned.add_axis, place),
-                mutable=running is None or running.is_mutable_collection(stored),
+                mutable=True,
             )
     return target
 
 
 def _renamed(change: Callable[..., Partitioned], place: Any, tree: Any) -> Any:
+    def named(axes: Any) -> Any:
+        if axes is None:
+            return None
+        return change(Partitioned(None, tuple(axes)), *place).names
+
     def leaf(x: Any) -> Any:
-        if not isinstance(x, AxisMetadata) or x.names is None:
+        if not isinstance(x, AxisMetadata):
             return x
-        return AxisMetadata(change(Partitioned(None, tuple(x.names)), *place).names)
+        return AxisMetadata(jax.tree.map(named, x.names, is_leaf=is_logical))
 
     return jax.tree.map(leaf, tree, is_leaf=lambda x: isinstance(x, AxisMetadata))
 
