@@ -558,7 +558,9 @@ def test_names_of_a_tree_of_arrays():
     named = nn.partitioning.get_axis_names(variables["params_axes"])["w"]
     P = jax.sharding.PartitionSpec
     assert named == {"a": P("foo", "bar"), "b": (P("foo", None), P("bar", "foo"))}
-    scan = partial(nn.partitioning.scan_with_axes, length=3, split_rngs={"params": True})
+    scan = partial(
+        nn.partitioning.scan_with_axes, length=3, split_rngs={"params": True}
+    )
     stacked = scan(Scanned, {"params": 0})().init(KEY, None, None)["params_axes"]
     assert nn.partitioning.get_axis_names(stacked)["w"] == {
         "a": P("layers", "foo", "bar"),

@@ -628,6 +628,30 @@ def test_a_failing_setup_can_run_again():
     assert Outer().init_with_output(KEY, X)[0].shape == (2, 2)
 
 
+def test_a_module_that_holds_one_in_use_starts_a_tree_of_its_own():
+    class Holds(nn.Module):
+        part: nn.Module
+
+        def __call__(self, x):
+            return self.part(x)
+
+    class Net(nn.Module):
+        def setup(self):
+            self.dense = nn.Dense(2)
+
+        def __call__(self, x):
+            self.dense(x)
+            return Holds(self.dense, parent=None).init(KEY, x)
+
+    made, variables = Net().init_with_output(KEY, X)
+    assert [*made["params"]] == ["part"] and [*variables["params"]] == ["dense"]
+
+
+def test_a_function_of_any_number_of_arguments_is_a_method():
+    module, x = nn.Dense(2).apply({}, 3, method=lambda *args: args)
+    assert (module.features, x) == (2, 3)
+
+
 def test_a_protocol_does_not_run_setup():
     class Net(nn.Module):
         def setup(self):

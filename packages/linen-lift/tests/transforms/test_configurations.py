@@ -108,6 +108,22 @@ def test_what_is_set_last_is_seen_inside(lift, where):
     assert Outer(lift, where).apply({}, 1) == 36 * 36
 
 
+def test_a_cached_property_is_computed_anew_inside():
+    class Cached(nn.Module):
+        @functools.cached_property
+        def place(self):
+            return self.scope
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self):
+            cached = Cached()
+            assert cached.place is cached.scope
+            return nn.fold_rngs(lambda cached: cached.place is cached.scope)(cached)
+
+    assert Net().apply({})
+
+
 class Sized:
     """An initializer with a width of its own, shown as the one that it wraps."""
 
