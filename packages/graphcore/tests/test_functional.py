@@ -223,6 +223,17 @@ def test_state_selects_from_a_state():
     assert (params, stats) == gc.state(Tied(), gc.Param, gc.BatchStat)
 
 
+def test_split_divides_a_state_as_its_graph():
+    node = Tied()
+    node.parts = gc.Variable({"a": jnp.ones(2), "of": [3, jnp.zeros(1)]}, unit="m")
+    definition, whole = gc.split(node)
+    of_state, params, rest = gc.split(whole, gc.Param, ...)
+    assert (params, rest) == gc.split(node, gc.Param, ...)[1:]
+    assert gc.merge(of_state, params, rest) == whole
+    assert gc.merge(*gc.split(whole)) == whole
+    assert gc.state(gc.merge(definition, params, rest)) == whole
+
+
 def test_a_state_is_a_snapshot():
     node = Tied()
     state = gc.state(node)

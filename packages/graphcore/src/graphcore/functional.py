@@ -131,7 +131,7 @@ def split(node: Any, *filters: Filter) -> Any:
     """Takes a graph apart into a definition and one state a filter.
 
     Args:
-        node: A graph node or pytree node.
+        node: A graph node or pytree node; or a `State`, which is its own state.
         *filters: How to divide the state; a variable goes to the first filter that
             selects it. Without filters there is one state.
 
@@ -149,6 +149,8 @@ def split(node: Any, *filters: Filter) -> Any:
         (['w'], ['n'])
     """
     definition, whole = flatten(node)
+    if isinstance(node, State):
+        whole = node.filter(...)
     return with_parts(definition, whole, filters) if filters else (definition, whole)
 
 
@@ -343,7 +345,11 @@ def merge(
     """
     if isinstance(state, list):
         state = _in_order(graphdef, state)
-    return _made(graphdef, (state, *states), share=not copy)
+    given = state, *states
+    if isinstance(graphdef, NodeDef) and issubclass(graphdef.type, State):
+        # Its leaves are pytrees, as the definition has it; see `split`.
+        given = tuple(flatten(x)[1] if isinstance(x, State) else x for x in given)
+    return _made(graphdef, given, share=not copy)
 
 
 def _made(graphdef: GraphDef[A], states: Sequence[Any], *, share: bool = False) -> A:
