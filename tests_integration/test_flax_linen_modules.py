@@ -167,3 +167,20 @@ def test_boxes_of_flax_around_variables_of_a_module_here(box):
 def test_a_bare_one_is_refused_with_the_way_out(make):
     with pytest.raises(nn.LinenLiftError, match="wrap an instance in FlaxModule"):
         make(flax.linen.Dense(3))
+
+
+def test_an_error_about_one_that_is_called_as_it_is_tells_the_way_out():
+    class Outer(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return Inner()(x)
+
+    class Inner(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return flax.linen.Dense(3)(x)
+
+    with pytest.raises(flax.errors.CallCompactUnboundModuleError) as found:
+        Outer().init(keys(), X)
+    (note,) = found.value.__notes__
+    assert "FlaxModule(flax.linen.Dense(3))" in note

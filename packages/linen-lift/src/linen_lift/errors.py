@@ -391,6 +391,18 @@ def is_flax_module(kind: type[Any]) -> bool:
     return any(base.__module__ == "flax.linen.module" for base in kind.__mro__)
 
 
+def explain_flax(error: BaseException) -> None:
+    """Adds the way out to Flax's error about a module that nothing of Flax binds.
+
+    Args:
+        error: what a method raised.
+    """
+    kind, known = type(error), getattr(error, "__notes__", ())
+    name = f"{kind.__module__}.{kind.__name__}"
+    if name == "flax.errors.CallCompactUnboundModuleError" and _OF_FLAX not in known:
+        error.add_note(_OF_FLAX)
+
+
 class TransformTargetError(LinenLiftError):
     """Something that cannot be transformed was given to a lifted transform."""
 

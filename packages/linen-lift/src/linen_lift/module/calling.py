@@ -84,6 +84,9 @@ def wrap_method(
                     with contextlib.suppress(errors.JaxTransformError):
                         module.sow("intermediates", name, out)
             return out
+        except Exception as error:
+            errors.explain_flax(error)
+            raise
         finally:
             modules.pop()
             if enters:
