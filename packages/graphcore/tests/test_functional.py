@@ -234,6 +234,13 @@ def test_split_divides_a_state_as_its_graph():
     assert gc.state(gc.merge(definition, params, rest)) == whole
 
 
+def test_split_of_a_state_of_live_variables_takes_snapshots():
+    node = Tied()
+    live = gc.variables(node)
+    assert gc.split(live, gc.Param, ...)[1:] == gc.split(node, gc.Param, ...)[1:]
+    assert gc.merge(gc.graphdef(live), live, copy=False).count is node.count
+
+
 def test_a_state_is_a_snapshot():
     node = Tied()
     state = gc.state(node)

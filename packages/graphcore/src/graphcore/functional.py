@@ -149,9 +149,18 @@ def split(node: Any, *filters: Filter) -> Any:
         (['w'], ['n'])
     """
     definition, whole = flatten(node)
-    if isinstance(node, State):
+    if isinstance(node, State) and _is_of_states(definition):
         whole = node.filter(...)
     return with_parts(definition, whole, filters) if filters else (definition, whole)
+
+
+def _is_of_states(definition: GraphDef[Any]) -> bool:
+    """Whether it is of a `State` of snapshots, which are pytrees of arrays to it."""
+    return (
+        isinstance(definition, NodeDef)
+        and issubclass(definition.type, State)
+        and all(kind is BareArray for kind, _ in layout_of((definition,)).kinds)
+    )
 
 
 def with_parts(
@@ -346,8 +355,7 @@ def merge(
     if isinstance(state, list):
         state = _in_order(graphdef, state)
     given = state, *states
-    if isinstance(graphdef, NodeDef) and issubclass(graphdef.type, State):
-        # Its leaves are pytrees, as the definition has it; see `split`.
+    if _is_of_states(graphdef):
         given = tuple(flatten(x)[1] if isinstance(x, State) else x for x in given)
     return _made(graphdef, given, share=not copy)
 
