@@ -26,6 +26,7 @@ from graphcore.state.foreign_states import *
 from graphcore.state.state import raw_value_of as raw_value_of
 from graphcore.trails import path_text as path_text
 from graphcore.undo import write_raw as write_raw
+from graphcore.unset import UNSET as UNSET
 from graphcore.variables.impl import is_variable_type as is_variable_type
 from graphcore.variables.impl import variable_impl as variable_impl
 

@@ -11,7 +11,6 @@ import jax
 
 from graphcore._jax import current_trace
 from graphcore.boundary.places import is_object, key_path
-from graphcore.boundary.settings import UNSET
 from graphcore.cache.plans import plan_of
 from graphcore.context import (
     MergeContext,
@@ -23,6 +22,7 @@ from graphcore.context import (
 from graphcore.display.printing import Parts, call_parts, text
 from graphcore.graphdef.definition import GraphDef
 from graphcore.prefixes import AliasCheck, broadcast_prefix
+from graphcore.unset import UNSET
 
 __all__ = [
     "NodeStates",

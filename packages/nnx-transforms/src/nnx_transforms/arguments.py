@@ -14,11 +14,10 @@ from typing import Any
 
 from typing_extensions import Format
 
-from graphcore.authors import Callee
+from graphcore.authors import UNSET, Callee
 
 __all__ = ["resolve_kwargs"]
 
-_MISSING: Any = object()
 # Names in annotations may stand for what is defined further down, from Python 3.14 on:
 # such as the class in whose body a function stands.
 _AS_WRITTEN: Any = {}
@@ -27,9 +26,9 @@ if sys.version_info >= (3, 14):
 
 
 def resolve_kwargs(
-    f: Callable[..., Any] = _MISSING,
-    args: Sequence[Any] = _MISSING,
-    kwargs: Mapping[str, Any] = _MISSING,
+    f: Callable[..., Any] = UNSET,
+    args: Sequence[Any] = UNSET,
+    kwargs: Mapping[str, Any] = UNSET,
 ) -> Any:
     """Turns the keyword arguments of a call into positional ones.
 
@@ -63,16 +62,16 @@ def resolve_kwargs(
         >>> g(1, 2)
         (1, 2)
     """
-    if f is _MISSING:
+    if f is UNSET:
         return resolve_kwargs
-    if args is _MISSING:
+    if args is UNSET:
 
         @functools.wraps(f)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             return f(*resolve_kwargs(f, args, kwargs))
 
         return wrapper
-    positions, rest = positions_of(f, args, {} if kwargs is _MISSING else kwargs)
+    positions, rest = positions_of(f, args, {} if kwargs is UNSET else kwargs)
     if rest:
         raise TypeError(
             f"The keyword arguments {', '.join(map(repr, rest))} of "

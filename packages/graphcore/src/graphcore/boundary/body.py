@@ -24,7 +24,7 @@ from graphcore.boundary.change import Change
 from graphcore.boundary.inside import Inside
 from graphcore.boundary.left import Left, refused
 from graphcore.boundary.places import Direct, Place, Places, is_object, key_path
-from graphcore.boundary.settings import UNSET, Settings, check_mappings
+from graphcore.boundary.settings import Settings, check_mappings
 from graphcore.boundary.traced_values import ARGUMENT, VALUE, explain_traced
 from graphcore.display.printing import leaf_text
 from graphcore.divided.divided import Divided
@@ -32,6 +32,7 @@ from graphcore.graphdef.joint import Joint
 from graphcore.state.foreign_states import given_state
 from graphcore.state.state import State
 from graphcore.trails import Path, path_text
+from graphcore.unset import UNSET
 from graphcore.variables.state import VariableState
 
 __all__ = ["Body"]

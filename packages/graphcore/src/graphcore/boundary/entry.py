@@ -35,7 +35,6 @@ from graphcore.boundary.places import (
 )
 from graphcore.boundary.publishing import publish
 from graphcore.boundary.settings import (
-    UNSET,
     Settings,
     check_mappings,
     is_mapping,
@@ -52,6 +51,7 @@ from graphcore.divided.divided import Divided
 from graphcore.graphdef.joint import Joint, joint_of
 from graphcore.prefixes import AliasCheck, setting_of
 from graphcore.trails import Path
+from graphcore.unset import UNSET
 
 __all__ = ["Entry", "enter"]
 

@@ -16,7 +16,7 @@ from graphcore.boundary.leaks import check_leaks
 from graphcore.boundary.left import Left, Written, same_value
 from graphcore.boundary.places import OF_A_LEAF, Places, take_objects
 from graphcore.boundary.publishing import publish
-from graphcore.boundary.settings import UNSET, Settings, settings_of_leaves
+from graphcore.boundary.settings import Settings, settings_of_leaves
 from graphcore.cache.plans import different_trace
 from graphcore.divided.divided import joined, may_be_divided
 from graphcore.graphdef.definition import GraphDef, NodeDef, VariableDef
@@ -26,6 +26,7 @@ from graphcore.prefixes import AliasCheck, setting_of
 from graphcore.rebuilt import belongs
 from graphcore.refmap import RefMap
 from graphcore.trails import Path, path_of
+from graphcore.unset import UNSET
 from graphcore.variables.bare_arrays import BareArray, are_arrays
 
 __all__ = ["Inside"]

@@ -24,10 +24,10 @@ from graphcore.prefixes import (
     setting_of,
 )
 from graphcore.refmap import RefMap
+from graphcore.unset import UNSET
 from graphcore.variables.impl import is_variable
 
 __all__ = [
-    "UNSET",
     "is_mapping",
     "map_settings",
     "plain_settings",
@@ -36,26 +36,6 @@ __all__ = [
     "settings_of_variables",
     "settings_within",
 ]
-
-
-class _Unset:
-    def __repr__(self) -> str:
-        return "UNSET"
-
-    def __reduce__(self) -> str:
-        return "UNSET"
-
-
-UNSET: Any = _Unset()
-"""The setting of everything where a transformation has none.
-
-Example:
-    >>> import graphcore as gc
-    >>> from graphcore.authors import UNSET, enter
-    >>> entry = enter(abs, (gc.Variable(1),))
-    >>> entry.settings[0] == [UNSET]
-    True
-"""
 
 
 @dataclass(frozen=True, slots=True)

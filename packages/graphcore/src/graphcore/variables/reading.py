@@ -10,9 +10,8 @@ import numpy as np
 
 from graphcore.display.printing import text, treescope_repr
 from graphcore.hashable_mapping import HashableMapping
+from graphcore.unset import UNSET
 from graphcore.variables.metadata import stored_name
-
-MISSING: Any = object()
 
 
 class _HoldsArray(Protocol):
@@ -159,7 +158,7 @@ class Reading:
         """
         self.raw_value = value
 
-    def get_metadata(self, name: Any = MISSING, default: Any = MISSING) -> Any:
+    def get_metadata(self, name: Any = UNSET, default: Any = UNSET) -> Any:
         """Returns an entry of the metadata, or a copy of all of it.
 
         Args:
@@ -179,10 +178,10 @@ class Reading:
             ({'unit': 'm'}, 'm', 1)
         """
         metadata = self._metadata()
-        if name is MISSING:
+        if name is UNSET:
             return dict(metadata)
         name = stored_name(name, metadata)
-        if name not in metadata and default is not MISSING:
+        if name not in metadata and default is not UNSET:
             return default
         return metadata[name]
 

@@ -10,6 +10,7 @@ from graphcore.content import values_equal
 from graphcore.display.printing import Parts, call_parts
 from graphcore.graphdef.definition import Kind
 from graphcore.hashable_mapping import HashableMapping, as_kept
+from graphcore.unset import UNSET
 from graphcore.variables.bare_arrays import BARE, BareArray
 from graphcore.variables.impl import VariableImpl, variable_impl
 from graphcore.variables.metadata import as_stored
@@ -21,7 +22,6 @@ __all__ = ["VariableState"]
 A = TypeVar("A")
 B = TypeVar("B")
 _Type: TypeAlias = type[Any]
-_MISSING: Any = object()
 
 
 class VariableState(Reading, ReadOperators, Generic[A]):
@@ -53,22 +53,22 @@ class VariableState(Reading, ReadOperators, Generic[A]):
 
     def __init__(
         self,
-        type: Any = _MISSING,
-        value: A = _MISSING,
+        type: Any = UNSET,
+        value: A = UNSET,
         *,
-        _kind: Any = _MISSING,
+        _kind: Any = UNSET,
         **metadata: Any,
     ) -> None:
-        if type is _MISSING:
-            if _kind is _MISSING:
+        if type is UNSET:
+            if _kind is UNSET:
                 raise TypeError("VariableState takes a type and a value, or a value.")
             # JAX makes one of the fields that it took apart.
             self._kind, self.value = _kind, value
             return
-        if _kind is not _MISSING:
+        if _kind is not UNSET:
             metadata["_kind"] = _kind
         kind, self.value = type, value
-        if value is _MISSING:
+        if value is UNSET:
             kind, self.value = VariableState.usual_type, type
         self._kind = kind, as_stored(metadata)
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from graphcore import All, Filter, Static, iter_graph, to_predicate
 from graphcore.authors import (
+    UNSET,
     enter,
     is_object,
     lifted,
@@ -41,7 +42,6 @@ from nnx_transforms.transforms.pmap import pmap as pmap_by_axes
 from nnx_transforms.transforms.scan import scan as scan_by_axes
 from nnx_transforms.transforms.vmap import vmap as vmap_by_axes
 
-_MISSING: Any = object()
 ALL_STACKED: Mapping[Any, Any] = MappingProxyType({...: 0})
 _MAX_STRUCTURES = 64
 
@@ -316,12 +316,12 @@ def scan(
 
 
 def _pairs(
-    state_axes: Mapping[Any, Any], others: Any = _MISSING
+    state_axes: Mapping[Any, Any], others: Any = UNSET
 ) -> list[tuple[Filter, Any]]:
     """Filters and axes, and an axis for what no filter selects if it is given."""
     pairs = [*StateAxes(state_axes).items()]
     everything = to_predicate(...)
-    if others is not _MISSING and all(to_predicate(f) != everything for f, _ in pairs):
+    if others is not UNSET and all(to_predicate(f) != everything for f, _ in pairs):
         pairs.append((..., others))
     return pairs
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphcore import Object, is_node_type
-from graphcore.authors import is_object
+from graphcore.authors import UNSET, is_object
 from nnx_transforms.transforms.loops.agreement import has_type
 
 __all__ = [
@@ -34,7 +34,6 @@ __all__ = [
 
 A = TypeVar("A")
 T = TypeVar("T", bound=type[Any])
-_MISSING: Any = object()
 _NUMBERS = (bool, int, float, complex, np.generic)
 _IS_DATA = "is_data"
 _DATA_IN_TEXT = re.compile(r"(\w+\.)*Data\[")
@@ -130,7 +129,7 @@ def register_data_type(type: T, /) -> T:
     return type
 
 
-def data(value: Any = _MISSING, /, **field: Any) -> Any:
+def data(value: Any = UNSET, /, **field: Any) -> Any:
     """Says that an attribute is data: a number becomes an array.
 
     Numbers inside a container stay as they are: Python code may branch on them, as on
@@ -152,13 +151,13 @@ def data(value: Any = _MISSING, /, **field: Any) -> Any:
         >>> [float(x) for x in jax.tree.leaves(Schedule())]
         [0.5]
     """
-    if value is _MISSING:
+    if value is UNSET:
         return _field(True, field)
 
     return jnp.asarray(value) if isinstance(value, _NUMBERS) else value
 
 
-def static(value: Any = _MISSING, /, **field: Any) -> Any:
+def static(value: Any = UNSET, /, **field: Any) -> Any:
     """Says that an attribute is static: part of the structure, never traced.
 
     Args:
@@ -180,7 +179,7 @@ def static(value: Any = _MISSING, /, **field: Any) -> Any:
         >>> jax.tree.leaves(Shaped())
         []
     """
-    if value is _MISSING:
+    if value is UNSET:
         return _field(False, field)
     for path, x in jax.tree_util.tree_flatten_with_path(value, is_leaf=is_object)[0]:
         if is_data(x):

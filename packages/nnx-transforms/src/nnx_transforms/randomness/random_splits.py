@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from graphcore import All, Filter, State, VariableState, clone, iter_graph, to_predicate
-from graphcore.authors import path_text, raw_value_of, write_raw
+from graphcore.authors import UNSET, path_text, raw_value_of, write_raw
 from nnx_transforms.graph import recursive_map
 from nnx_transforms.randomness.rngs import (
     ByFilter,
@@ -57,7 +57,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 Path: TypeAlias = tuple[Any, ...]
 Policy: TypeAlias = Callable[[Path, jax.Array, tuple[int, ...]], jax.Array]
 _POLICIES = ("match_shape", "scalars_only")
-_MISSING: Any = object()
 
 
 class StreamBackup(NamedTuple):
@@ -127,7 +126,7 @@ def _of_nodes(function: Callable[Concatenate[Any, P], Any]) -> OfNodes[P]:
 
 def _applied(change: Callable[[Any], Any], node: Any) -> Any:
     """What a change of streams returns for a node; without one, a decorator."""
-    if node is not _MISSING:
+    if node is not UNSET:
         return change(node)
 
     def decorator(function: F) -> F:
@@ -147,7 +146,7 @@ def _applied(change: Callable[[Any], Any], node: Any) -> Any:
 
 @_of_nodes
 def split_rngs(
-    node: Any = _MISSING,
+    node: Any = UNSET,
     /,
     *,
     splits: int | tuple[int, ...],
@@ -210,7 +209,7 @@ def split_rngs(
 
 @_of_nodes
 def fork_rngs(
-    node: Any = _MISSING,
+    node: Any = UNSET,
     /,
     *,
     split: ByFilter = None,
@@ -291,7 +290,7 @@ def _replace_streams(
 
 @_of_nodes
 def with_rngs(
-    node: Any = _MISSING,
+    node: Any = UNSET,
     /,
     *,
     split: ByFilter = None,
@@ -345,7 +344,7 @@ def with_rngs(
         found: dict[str, Filter] = {}
         for rule, by_filter in rules.items():
             selecting = (f for f in by_filter if to_predicate(f)(path, value))
-            first = next(selecting, _MISSING)
+            first = next(selecting, UNSET)
             if by_filter.get(first) is not None:
                 found[rule] = first
         # Where one is for everything, the order of the rules decides.

@@ -43,6 +43,7 @@ from graphcore import (
     variables,
 )
 from graphcore.authors import (
+    UNSET,
     Divided,
     key_path,
     path_text,
@@ -59,7 +60,6 @@ __all__ = ["ModelAndOptimizer", "OptState", "Optimizer"]
 A = TypeVar("A")
 M = TypeVar("M")
 Path = tuple[Any, ...]
-_MISSING: Any = object()
 
 
 class OptState(Variable[A]):
@@ -262,7 +262,7 @@ class Optimizer(Object, Generic[M]):
     def opt_state(self, state: Any) -> None:
         write_raw(_writes(self.opt_state, state))
 
-    def update(self, model: Any = _MISSING, grads: Any = _MISSING, **extra: Any) -> Any:
+    def update(self, model: Any = UNSET, grads: Any = UNSET, **extra: Any) -> Any:
         """Updates the parameters, the transformation's state and the step count.
 
         Called as `update(grads)` or `update(model, grads)`.
@@ -294,11 +294,11 @@ class Optimizer(Object, Generic[M]):
             >>> float(updates.w), float(model.w.value)
             (-0.5, 0.5)
         """
-        if grads is _MISSING:
+        if grads is UNSET:
             model, grads = self.model, model
-        elif model is _MISSING:
+        elif model is UNSET:
             model = self.model
-        if grads is _MISSING or grads is self.model:
+        if grads is UNSET or grads is self.model:
             raise TypeError(
                 "Optimizer.update got no gradients: `update(model, grads)`."
             )

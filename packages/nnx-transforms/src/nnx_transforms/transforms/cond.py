@@ -13,7 +13,7 @@ from typing import Any, TypeVar, overload
 
 import jax
 
-from graphcore.authors import Entry, enter
+from graphcore.authors import UNSET, Entry, enter
 from nnx_transforms.transforms.graph_mode import accepts_graph_mode
 from nnx_transforms.transforms.loops.agreement import describe_left, merged_change
 from nnx_transforms.transforms.loops.traced import TracedBody
@@ -22,7 +22,6 @@ __all__ = ["cond", "switch"]
 
 A = TypeVar("A")
 B = TypeVar("B")
-_MISSING: Any = object()
 
 
 @overload
@@ -48,7 +47,7 @@ def cond(
     true_fun: Any,
     false_fun: Any,
     *operands: Any,
-    operand: Any = _MISSING,
+    operand: Any = UNSET,
 ) -> Any:
     """Runs one of two functions of live objects, as a value decides.
 
@@ -107,7 +106,7 @@ def switch(
     index: Any,
     branches: Sequence[Callable[..., A]],
     *operands: Any,
-    operand: Any = _MISSING,
+    operand: Any = UNSET,
 ) -> A:
     """Runs one of several functions of live objects, as an index decides.
 
@@ -152,7 +151,7 @@ def switch(
 
 
 def _operands(operands: tuple[Any, ...], operand: Any) -> tuple[Any, ...]:
-    if operand is _MISSING:
+    if operand is UNSET:
         return operands
     if operands:
         raise TypeError(

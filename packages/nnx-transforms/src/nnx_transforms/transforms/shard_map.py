@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from graphcore import PrefixMapping
 from graphcore.authors import (
+    UNSET,
     Divided,
     Entry,
     Left,
@@ -45,7 +46,6 @@ from nnx_transforms.transforms.mapped.mapping_errors import (
 )
 
 _ONE_FOR_ALL = PartitionSpec()
-_INFER: Any = object()
 
 
 @called_as_before  # type: ignore[arg-type]  # (`more` will not hold `f`)
@@ -53,7 +53,7 @@ def shard_map(
     f: Callable[..., Any] = LATER,
     *,
     out_specs: Any,
-    in_specs: Any = _INFER,
+    in_specs: Any = UNSET,
     mesh: Any = None,
     **more: Any,
 ) -> Any:
@@ -105,7 +105,7 @@ def shard_map(
         "PartitionSpecs, or a StateSharding",
         _may_be_spec,
     )
-    if in_specs is not _INFER:
+    if in_specs is not UNSET:
         in_specs = shardings_alone(in_specs)
     out_specs = shardings_alone(out_specs)
 
@@ -113,23 +113,23 @@ def shard_map(
     def call(f: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         args = resolve_kwargs(f, args, kwargs)
         specs = in_specs
-        if in_specs is not _INFER:
+        if in_specs is not UNSET:
             specs = axes_of_arguments("shard_map", in_specs, args, True, "in_specs")
         entry = enter(
             f,
             args,
-            settings=_of_types(args, options) if specs is _INFER else specs,
+            settings=_of_types(args, options) if specs is UNSET else specs,
             out_settings=out_specs,
             make=_Body,
         )
-        if specs is _INFER and entry.roots:
+        if specs is UNSET and entry.roots:
             _check_explicit(mesh, options.get("axis_names"))
         body, args = entry.body, entry.args
         # For arrays, JAX has a say about None.
         none = _ONE_FOR_ALL if entry.roots else None
         told, given = dict(options), dict(options)
         groups = [_spec(setting) for setting in body.groups]
-        if specs is not _INFER:
+        if specs is not UNSET:
             given["in_specs"] = settings_within(_plain_specs(specs, none), args)
             told["in_specs"] = groups, given["in_specs"], _ONE_FOR_ALL
         plain_out = _plain_specs(out_specs, none)
