@@ -1,6 +1,7 @@
 """`jit` ahead of time, and abstract evaluation."""
 
 import copy
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -179,6 +180,19 @@ def test_shapes_of_what_is_jitted_have_its_shardings_and_are_its_trace():
     found = jitted.eval_shape(jnp.ones(3), 2)
     assert (found.shape, found.sharding) == ((3,), sharding)
     assert float(jitted(jnp.ones(3), 2).sum()) == 6.0 and len(traces) == 1
+    assert nnx.eval_shape(jitted, jnp.ones(3), 2) == found and len(traces) == 1
+
+
+@pytest.mark.parametrize("jit", [jax.jit, nnx.jit])
+def test_eval_shape_of_what_is_jitted_with_static_arguments(jit):
+    def tile(model, k):
+        return nnx.Dict(w=nnx.Param(jnp.tile(model.w.value, k)))
+
+    model = nnx.Dict(w=nnx.Param(jnp.ones(3)))
+    shapes = nnx.eval_shape(jit(tile, static_argnums=1), model, 2)
+    assert type(shapes) is nnx.Dict and shapes.w.shape == (6,)
+    method = functools.partial(jit(tile, static_argnames="k"), k=3)
+    assert nnx.eval_shape(method, model).w.shape == (9,)
 
 
 def test_eval_shape_publishes_nothing():

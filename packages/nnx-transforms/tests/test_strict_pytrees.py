@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 
 import nnx_transforms as nnx
 
@@ -101,6 +102,21 @@ def test_it_may_be_the_value_of_a_variable_and_the_only_argument():
     assert float(total(Batch(jnp.ones(2), jnp.ones(2)))) == 2.0
     ((path, old, new), _) = nnx.explain_recompile(total)
     assert (path, old, new) == ("args/0/0", "float32[3]", "float32[2]")
+
+
+def test_stages_tell_of_it():
+    batch = Batch(jnp.arange(3.0), jnp.ones(3))
+    of_batch = jax.tree.structure(batch)
+    for f, args in (
+        (lambda batch: batch.x + batch.y, (batch,)),
+        (lambda model, batch: model(batch).x + batch.y, (Model(), batch)),
+    ):
+        lowered = nnx.jit(f).lower(*args)
+        assert lowered.in_tree.children()[0].children()[-1] == of_batch
+        assert lowered.args_info[0][-1].x.shape == (3,)
+        assert lowered.out_info.shape == (3,)
+    sent = export.export(nnx.jit(lambda batch: batch.x + batch.y))(batch)
+    np.testing.assert_array_equal(sent.call(batch), [1.0, 2.0, 3.0])
 
 
 @jax.tree_util.register_pytree_node_class

@@ -75,7 +75,11 @@ def eval_shape(f: Callable[..., A], *args: Any, **kwargs: Any) -> A:
         >>> model.kernel.value
         ShapeDtypeStruct(shape=(2, 3), dtype=float32)
     """
-    out: A = shapes_of(f, args, kwargs, {})
+    if isinstance(f, jax.stages.Wrapped):  # it knows its static arguments
+        jitted: Any = f
+        out: A = _with_shardings(jitted.eval_shape(*args, **kwargs))
+    else:
+        out = shapes_of(f, args, kwargs, {})
     return out
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -34,10 +34,6 @@ _OF_ARGUMENTS = (
     "input_layouts",
     "input_shardings",
 )
-
-
-class _Number(int):
-    """The place of something among what JAX is given; no static number of a module."""
 
 
 @dataclass(repr=False, eq=False, slots=True)
@@ -76,11 +72,11 @@ class _Stage:
         if name == "donate_argnums":
             leaves = enumerate(jax.tree.leaves(self.args_info))
             return tuple([i for i, x in leaves if x.donated])
+        if name == "in_tree":
+            return jax.tree.structure(self.args_info)
         found = getattr(self._stage, name)
         if name in _OF_ARGUMENTS:
-            return self._of_arguments(self._stage.in_tree.flatten_up_to(found))
-        if name == "in_tree":
-            return jax.tree.structure(self._of_arguments(range(found.num_leaves)))
+            return self._of_arguments(found)
         if name in _OF_OUTPUTS:
             return found[1]
         return found.children()[1] if name == "out_tree" else found
@@ -88,17 +84,16 @@ class _Stage:
     def __dir__(self) -> set[str]:
         return {*object.__dir__(self), *dir(self._stage)}
 
-    def _of_arguments(self, report: Sequence[Any]) -> Any:
-        """A report of JAX's about arguments, a list, in the form of the arguments."""
-        tree = self._stage.in_tree
+    def _of_arguments(self, report: Any) -> Any:
+        """A report of JAX's about arguments, in the form of the function's own."""
         if self._body is None:
-            return tree.unflatten(report)
-        given = tree.unflatten(map(_Number, range(tree.num_leaves)))
-        args, kwargs = self._body.of_arguments(given)
-        return jax.tree.map(
-            lambda x: report[x] if type(x) is _Number else None,
-            (args[len(self._bound) :], kwargs),
-        )
+            return report
+        tree = self._stage.in_tree
+        # These have shapes, which the types of pytrees may look at.
+        stand_ins = tree.flatten_up_to(self._stage.args_info)
+        of = dict(zip(map(id, stand_ins), tree.flatten_up_to(report), strict=True))
+        args, kwargs = self._body.of_arguments(tree.unflatten(stand_ins))
+        return jax.tree.map(lambda x: of.get(id(x)), (args[len(self._bound) :], kwargs))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._stage!r})"
