@@ -1,3 +1,4 @@
+import collections
 import copy
 import pickle
 
@@ -50,9 +51,15 @@ def test_nothing_outside_can_change_it():
     assert isinstance(next(iter(frozen.items()))[1], nn.FrozenDict)
 
 
-@pytest.mark.parametrize("make", [dict, nn.FrozenDict])
+class Derived(nn.FrozenDict):
+    """A class of one's own."""
+
+
+@pytest.mark.parametrize("make", [dict, nn.FrozenDict, Derived])
 def test_copy_and_pop_leave_the_original(make):
     original = make({"a": 1, "b": 2})
+    assert nn.copy(original) == original
+    assert type(nn.copy(original)) is type(original)
     assert dict(nn.copy(original, {"b": 3, "c": 4})) == {"a": 1, "b": 3, "c": 4}
     rest, value = nn.pop(original, "a")
     assert (dict(rest), value) == ({"b": 2}, 1)
@@ -71,6 +78,26 @@ def test_pickling_and_printing():
     assert pickle.loads(pickle.dumps(frozen)) == frozen
     assert repr(frozen) == "FrozenDict({'a': {'b': 1}})"
     assert "    a: {\n        b: 1,\n" in frozen.pretty_repr()
+
+
+def test_pretty_repr_indents_dicts_of_any_kind():
+    tree = {"a": collections.OrderedDict(b=[1], c={})}
+    text = "{\n  a: {\n    b: [1],\n    c: {},\n  },\n}"
+    assert nn.pretty_repr(tree, 2) == text
+    assert nn.pretty_repr(nn.freeze(tree), 2) == f"FrozenDict({text})"
+    assert nn.pretty_repr("text") == "'text'"
+
+
+@pytest.mark.parametrize("x", [None, 3, [{"a": 1}]])
+def test_what_is_no_mapping_is_not_unfrozen(x):
+    assert nn.unfreeze(x) is x
+
+
+def test_what_a_map_over_leaves_freezes_is_frozen_with_the_whole():
+    nested = jax.tree.map(lambda x: nn.freeze({"b": x}), nn.freeze({"a": 1}))
+    whole = nn.freeze({"a": {"b": 1}})
+    assert nested == whole and repr(nested) == repr(whole)
+    assert jax.tree.structure(nested) == jax.tree.structure(whole)
 
 
 def test_accepted_wherever_variables_are():

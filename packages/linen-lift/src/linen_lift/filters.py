@@ -101,9 +101,8 @@ def filter_to_set(names: CollectionFilter) -> frozenset[str]:
         return frozenset()
     if isinstance(names, str):
         return frozenset((names,))
-    if names is not True and isinstance(names, Collection):
-        if all(isinstance(name, str) for name in names):
-            return frozenset(names)
+    if isinstance(names, Collection) and all(isinstance(n, str) for n in names):
+        return frozenset(names)
     raise InvalidFilterError(names)
 
 

@@ -96,7 +96,7 @@ class FrozenDict(Mapping[K, V]):
         """
         value, rest = self[key], dict(self._dict)
         del rest[key]
-        return FrozenDict._wrap(rest), value
+        return self._wrap(rest), value
 
     def unfreeze(self) -> dict[K, Any]:
         """A plain nested dict with the same content."""
@@ -136,11 +136,9 @@ def pretty_repr(x: Any, num_spaces: int = 4) -> str:
     """
     if isinstance(x, FrozenDict):
         return x.pretty_repr(num_spaces)
-    if not isinstance(x, dict):
-        return repr(x)
 
     def lines(value: Any, depth: int) -> str:
-        if type(value) is not dict:
+        if not isinstance(value, dict):
             return repr(value)
         if not value:
             return "{}"
