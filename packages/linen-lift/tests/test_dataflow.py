@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import linen_lift as nn
@@ -12,6 +13,7 @@ from linen_lift.dataflow import evaluate_independent
 KEY, X = jax.random.key(0), jnp.ones((2, 3))
 SHAPE = jax.ShapeDtypeStruct((2, 3), "float32")
 SCALAR = jax.ShapeDtypeStruct((), "float32")
+TABLE = jax.ShapeDtypeStruct((2,), "float32")
 
 
 def scan(known, unknown):
@@ -39,6 +41,14 @@ def while_loop(known, unknown):
         return i + 1, a * 2, b + a * unknown
 
     return jax.lax.while_loop(lambda state: state[0] < 5, body, (0, known, known))
+
+
+def overwriting(known, unknown):
+    # How often the body runs, perhaps never, is not looked at.
+    def body(state):
+        return state[0] + 1, known
+
+    return jax.lax.while_loop(lambda state: state[0] < 2, body, (0, unknown))
 
 
 def cond(known, unknown):
@@ -72,12 +82,35 @@ def unknown_branch(known, unknown):
     )
 
 
+def unknown_branch_of_calls(known, unknown):
+    def branch(sign):
+        return jax.jit(lambda a, b: (jnp.sin(a) * 2, sign * b))
+
+    return jax.lax.cond(unknown > 0, branch(1), branch(-1), known, unknown)
+
+
+def unlike_inside(known, unknown):
+    # The text of a jaxpr does not tell the first two of one branch from the other's.
+    shared = jax.jit(lambda a: a + np.arange(2.0, dtype=np.float32))
+
+    def branch(number):
+        table = np.array([number, 0], np.float32)
+        compiled = jax.jit(lambda a: a + table)
+        outside = lambda a: jax.pure_callback(lambda a: table, TABLE, a)
+        return lambda a, b: (compiled(a), outside(a), shared(a), b)
+
+    return jax.lax.cond(unknown > 0, branch(1), branch(2), known, unknown)
+
+
 CASES = {
     scan: [False, True, False, False, True, False],
     spreading: [True, True, True, False, False],
     while_loop: [False, False, True],
+    overwriting: [False, True],
     cond: [False, True, False],
     unknown_branch: [False, True, True],
+    unknown_branch_of_calls: [False, True],
+    unlike_inside: [True, True, False, True],
     calls: [False, True],
 }
 
@@ -183,15 +216,19 @@ def test_lazy_init_and_eval_shape_through_lifted_transforms(wrap):
     assert jax.tree.map(jnp.shape, abstract) == jax.tree.map(jnp.shape, expected)
 
 
-def test_branches_that_make_different_values():
+@pytest.mark.parametrize(
+    "wrap", [lambda f: f, functools.partial(jax.jit, static_argnums=(1, 2))]
+)
+def test_branches_that_make_different_values(wrap):
     class Branching(nn.Module):
         @nn.compact
         def __call__(self, x):
-            def made(init):
+            def made(number):
+                values = np.full(3, number, np.float32)
+                init = wrap(lambda key, shape, dtype: jnp.asarray(values, dtype))
                 return lambda self, x: nn.Dense(3, name="a", bias_init=init)(x)
 
-            ones, zeros = made(nn.initializers.ones), made(nn.initializers.zeros)
-            return nn.cond(x.sum() > 0, ones, zeros, self, x)
+            return nn.cond(x.sum() > 0, made(1), made(2), self, x)
 
     with pytest.raises(nn.errors.LazyInitError, match="/a/bias"):
         Branching().lazy_init(KEY, SHAPE)

@@ -6,11 +6,12 @@ is known by its shape only, or on one iteration of a scan that all iterations sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 def evaluate_independent(fn: Callable[..., Any], *unknown: Any) -> tuple[Any, Any]:
@@ -94,18 +95,32 @@ def _dependent(eqn: Any, unknown: list[bool]) -> list[bool]:
 def _is_same(branches: Sequence[Any], place: int, unknown: Sequence[bool]) -> bool:
     """Whether all branches compute one result alike, as where they declare one name."""
 
-    def result(branch: Any) -> str:
+    def result(branch: Any) -> Any:
         def compute(known: dict[int, Any]) -> Any:
             inputs = [known.get(i, _UNKNOWN) for i in range(len(unknown))]
             return _evaluate(branch.jaxpr, branch.consts, inputs, [place])
 
         known = {i: v.aval for i, v in enumerate(branch.jaxpr.invars) if not unknown[i]}
-        return str(jax.make_jaxpr(compute)(known))
+        return jax.make_jaxpr(compute)(known)
 
-    # A jaxpr as text does not tell the values of constants.
-    if any(branch.consts for branch in branches):
-        return False
-    return len({result(branch) for branch in branches}) == 1
+    first, *others = map(result, branches)
+    return all(
+        str(first) == str(other)
+        and all(
+            a is b or np.array_equal(a, b)
+            for a, b in zip(_untold(first), _untold(other), strict=True)
+        )
+        for other in others
+    )
+
+
+def _untold(jaxpr: Any) -> Iterator[Any]:
+    """What a jaxpr as text does not tell: values of constants, and what is called."""
+    yield from getattr(jaxpr, "consts", ())
+    for eqn in getattr(jaxpr, "eqns", ()):
+        yield eqn.params.get("callback")
+        for part in jax.tree.leaves([*eqn.params.values()]):
+            yield from _untold(part)
 
 
 def _settled(
