@@ -67,9 +67,14 @@ def test_specs_and_shardings():
     tree = {"a": nn.Partitioned(jnp.ones(2), ("rows",)), "b": jnp.ones(2), "c": "text"}
     specs = nn.get_partition_spec(tree)
     assert specs == {"a": PartitionSpec("rows"), "b": PartitionSpec(), "c": None}
-    del tree["c"]
     shardings = nn.get_sharding(tree, mesh)
     assert shardings["a"] == NamedSharding(mesh, PartitionSpec("rows"))
+    assert shardings["b"] == NamedSharding(mesh, PartitionSpec())
+    assert shardings["c"] is None
+    # A box that says nothing of a layout has that of an array without a box.
+    assert nn.get_partition_spec(Custom(jnp.ones(2))) == PartitionSpec()
+    assert nn.get_sharding(Custom(jnp.ones(2)), mesh) == shardings["b"]
+    del tree["c"]
     abstract = jax.eval_shape(lambda: tree)
     assert nn.get_partition_spec(abstract) == nn.get_partition_spec(tree)
 

@@ -357,6 +357,8 @@ class Frozen(nn.LogicallyPartitioned):
 
 
 class Renamed(nn.Partitioned):
+    kind: str = dataclasses.field(default="renamed", init=False)
+
     def get_partition_spec(self):
         return PartitionSpec(*(f"my_{name}" for name in self.names))
 
@@ -383,7 +385,8 @@ def test_fields_of_subclasses():
     assert treedef.unflatten(leaves).trained is False
     assert hash(treedef) == hash(jax.tree.structure(box))
     assert Frozen[jax.Array] is not None
-    assert Renamed(1, ("a",)).get_partition_spec() == P("my_a")
+    box = jax.tree.map(lambda x: 2 * x, Renamed(1, ("a",)))
+    assert box.get_partition_spec() == P("my_a") and box.kind == "renamed"
 
     class Model(nn.Module):
         @nn.compact
@@ -523,6 +526,33 @@ def test_static_arguments_are_counted_without_the_module():
     assert "remat" in str(jaxpr) or "checkpoint" in str(jaxpr)
 
 
+def test_variables_of_another_module_and_without_names():
+    class Calls(nn.Module):
+        def __call__(self, fn):
+            return fn()
+
+    class Around(nn.Module):
+        @nn.compact
+        def __call__(self):
+            def declare():
+                part, ones = nn.partitioning, nn.initializers.ones
+                part.param_with_axes("a", ones, (2,), axes=("embed",), module=self)
+                part.variable_with_axes(
+                    "state", "b", jnp.ones, 2, axes=("mlp",), module=self
+                )
+                part.param_with_axes("c", ones, (2,), module=self)
+
+            Calls()(declare)
+
+    variables = Around().init(KEY)
+    assert {name: sorted(found) for name, found in variables.items()} == {
+        "params": ["a", "c"],
+        "params_axes": ["a_axes"],
+        "state": ["b"],
+        "state_axes": ["b_axes"],
+    }
+
+
 def test_mistakes_with_axes():
     with pytest.raises(ValueError, match="No module is running"):
         nn.partitioning.param_with_axes("a", nn.initializers.ones, (2,), axes=("a",))
@@ -538,12 +568,12 @@ def test_mistakes_with_axes():
 
 
 def test_names_of_a_tree_of_arrays():
-    axes = {"a": ("foo", "bar"), "b": (("foo", None), ("bar", "foo"))}
+    axes = {"a": ("foo", "bar"), "b": (("foo", None), ("bar", "foo")), "c": None}
 
     class Model(nn.Module):
         @nn.compact
         def __call__(self):
-            make = lambda key: {"a": ONES, "b": (ONES, ONES)}
+            make = lambda key: {"a": ONES, "b": (ONES, ONES), "c": ONES}
             return nn.partitioning.param_with_axes("w", make, axes=axes)
 
     class Scanned(Model):
@@ -557,7 +587,8 @@ def test_names_of_a_tree_of_arrays():
         variables = Model().init(jax.random.key(0))
     named = nn.partitioning.get_axis_names(variables["params_axes"])["w"]
     P = jax.sharding.PartitionSpec
-    assert named == {"a": P("foo", "bar"), "b": (P("foo", None), P("bar", "foo"))}
+    of_pair = P("foo", None), P("bar", "foo")
+    assert named == {"a": P("foo", "bar"), "b": of_pair, "c": None}
     scan = partial(
         nn.partitioning.scan_with_axes, length=3, split_rngs={"params": True}
     )
@@ -565,4 +596,5 @@ def test_names_of_a_tree_of_arrays():
     assert nn.partitioning.get_axis_names(stacked)["w"] == {
         "a": P("layers", "foo", "bar"),
         "b": (P("layers", "foo", None), P("layers", "bar", "foo")),
+        "c": None,
     }
