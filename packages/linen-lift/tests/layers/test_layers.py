@@ -200,6 +200,13 @@ def test_dropout():
         drop(nn.Dropout(0.5))
 
 
+@pytest.mark.parametrize(("rate", "slope"), [(0.0, 1.0), (1.0, 0.0)])
+def test_dropout_of_nothing_or_everything_draws_no_key(rate, slope):
+    drop = lambda x: nn.Dropout(rate, deterministic=False).apply({}, x)
+    assert (drop(jnp.ones(3)) == slope).all()
+    assert (jax.grad(lambda x: drop(x).sum())(jnp.ones(3)) == slope).all()
+
+
 def test_sequential():
     model = nn.Sequential(
         [nn.Dense(4), lambda x: (x, x), lambda a, b: {"x": a + b}, lambda x: 2 * x]

@@ -1,5 +1,8 @@
 """Layers against what they compute, written out with numpy, and their mistakes."""
 
+import functools
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -112,10 +115,27 @@ def test_decoding_is_causal_attention(length, batch_axes, heads):
     assert int(cache["cache_index"]) == length
 
 
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((4, 3), (4, 3)),
+        ((4, 2, 3), (1, 4, 2, 3)),
+        ((2, 4, 2, 3), (1, 4, 2, 3)),
+        ((4, 2, 3), (5, 1, 3)),
+        ((4, 2, 3), (5, 2, 1)),
+        ((4, 2, 3), (5, 2, 3), (1, 2, 3)),
+    ],
+)
+def test_shapes_that_do_not_fit_are_not_broadcast(shapes):
+    has_values = len(shapes) == 3
+    fn = nn.dot_product_attention if has_values else nn.dot_product_attention_weights
+    words = re.escape(", ".join(map(str, shapes)))
+    with pytest.raises(ValueError, match=f"needs a query.*; found {words}"):
+        fn(*map(jnp.ones, shapes))
+
+
 def test_mistakes_in_attention():
-    q, k = normal(4, 2, 3), normal(5, 2, 4)
-    with pytest.raises(ValueError, match=r"\(4, 2, 3\), \(5, 2, 4\)"):
-        nn.dot_product_attention_weights(q, k)
+    q = normal(4, 2, 3)
     with pytest.raises(ValueError, match="dropout_rng"):
         nn.dot_product_attention(q, q, q, dropout_rate=0.1)
     with pytest.raises(ValueError, match="belong together"):
@@ -126,6 +146,7 @@ def test_mistakes_in_attention():
     for call, word in [
         ({"inputs_v": x}, "inputs_k"),
         ({"inputs_k": x, "inputs_kv": x}, "inputs_kv"),
+        ({"inputs_v": x, "inputs_kv": x}, "inputs_kv"),
     ]:
         with pytest.raises(ValueError, match=word):
             nn.MultiHeadAttention(2).init(KEY, x, **call)
@@ -323,6 +344,8 @@ def test_group_norm_and_instance_norm():
     close(nn.GroupNorm(1).apply(variables, x), whole, 1e-4)
     for bad, word in [
         (nn.GroupNorm(4), "split"),
+        (nn.GroupNorm(0), "split"),
+        (nn.GroupNorm(-2), "split"),
         (nn.GroupNorm(None, 4), "split"),
         (nn.GroupNorm(2, 3), "one of"),
         (nn.GroupNorm(None), "one of"),
@@ -370,9 +393,14 @@ def test_spectral_norm():
     close(stats["dense/kernel/sigma"], largest)
     still = model.apply(variables, x, update_stats=False)
     close(still, out)
-    strict = nn.SpectralNorm(nn.Conv(2, (3,)), error_on_non_matrix=True)
+    strict = functools.partial(nn.SpectralNorm, error_on_non_matrix=True)
+    strict(nn.Dense(2)).init(KEY, x, update_stats=True)
     with pytest.raises(ValueError, match="error_on_non_matrix"):
-        strict.init(KEY, normal(1, 5, 3), update_stats=True)
+        strict(nn.Conv(2, (3,))).init(KEY, normal(1, 5, 3), update_stats=True)
+    unchanged = nn.SpectralNorm(nn.Dense(2), n_steps=0)
+    out, variables = unchanged.init_with_output(KEY, x, update_stats=True)
+    assert list(variables) == ["params"]
+    close(out, nn.Dense(2).apply({"params": variables["params"]["layer_instance"]}, x))
 
 
 # --- recurrence ---------------------------------------------------------------------
@@ -611,3 +639,47 @@ def test_sequences_of_one_length_are_flipped_time_first():
     x = jnp.arange(24.0).reshape(3, 4, 2)
     flipped = nn.recurrent.flip_sequences(x, 2, num_batch_dims=1, time_major=True)
     np.testing.assert_array_equal(flipped[:2], x[1::-1])
+
+
+# --- initializers -------------------------------------------------------------------
+
+ONE, TWO, THREE, FOUR = map(nn.initializers.constant, range(1, 5))
+
+
+def made(model, *args):
+    """The first number of each parameter."""
+    params = model.init(KEY, *args)["params"]
+    return jax.tree.map(lambda x: int(x.ravel()[0]), params)
+
+
+def test_initializers_of_attention():
+    model = nn.MultiHeadAttention(2, kernel_init=ONE, bias_init=TWO)
+    names = ["query", "key", "value", "out"]
+    maps = {name: {"kernel": 1, "bias": 2} for name in names}
+    assert made(model, jnp.ones((3, 4))) == maps
+    other = model.clone(out_kernel_init=THREE, out_bias_init=FOUR)
+    assert made(other, jnp.ones((3, 4))) == {**maps, "out": {"kernel": 3, "bias": 4}}
+
+
+@pytest.mark.parametrize(
+    ("cell", "biases"),
+    [
+        (nn.LSTMCell, {f"h{gate}": 3 for gate in "ifgo"}),
+        (nn.OptimizedLSTMCell, {f"h{gate}": 3 for gate in "ifgo"}),
+        (nn.GRUCell, {"ir": 3, "iz": 3, "in": 3, "hn": 3}),
+        (nn.SimpleCell, {"i": 3}),
+        (nn.MGUCell, {"if": 4, "in": 3, "hn": 3}),
+    ],
+)
+def test_initializers_of_cells(cell, biases):
+    options = {"kernel_init": ONE, "recurrent_kernel_init": TWO}
+    if cell is nn.MGUCell:
+        options |= {"forget_bias_init": FOUR, "activation_bias_init": THREE}
+    else:
+        options["bias_init"] = THREE
+    model, x = cell(4, **options), jnp.ones((2, 3))
+    params = made(model, model.initialize_carry(KEY, x.shape), x)
+    found = {name: p["bias"] for name, p in params.items() if "bias" in p}
+    assert found == biases
+    for name, p in params.items():
+        assert p["kernel"] == (2 if name.startswith("h") else 1)

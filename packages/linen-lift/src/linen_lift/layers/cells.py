@@ -92,7 +92,7 @@ def _linear(
         dtype=cell.dtype,
         param_dtype=cell.param_dtype,
         kernel_init=cell.recurrent_kernel_init if recurrent else cell.kernel_init,
-        bias_init=bias_init or initializers.zeros,
+        bias_init=bias_init,
         name=name,
     )
 
