@@ -120,6 +120,7 @@ def test_decoding_is_causal_attention(length, batch_axes, heads):
     [
         ((4, 3), (4, 3)),
         ((4, 2, 3), (1, 4, 2, 3)),
+        ((4, 2, 3), (2, 3)),
         ((2, 4, 2, 3), (1, 4, 2, 3)),
         ((4, 2, 3), (5, 1, 3)),
         ((4, 2, 3), (5, 2, 1)),
@@ -169,6 +170,14 @@ def test_dense_general(axis, features):
     axes = sorted(a % 4 for a in np.atleast_1d(axis))
     expected = np.tensordot(x, p["kernel"], (axes, range(len(axes)))) + p["bias"]
     close(out, expected)
+
+
+def test_numbers_of_numpy():
+    x, last = normal(2, 3, 4), np.int64(-1)
+    layer = nn.DenseGeneral(np.prod((2, 3)), axis=last)
+    assert layer.init_with_output(KEY, x)[0].shape == (2, 3, 6)
+    for norm in (nn.LayerNorm(reduction_axes=last), nn.BatchNorm(False, axis=last)):
+        assert norm.init_with_output(KEY, x)[0].shape == x.shape
 
 
 def test_dense_general_with_a_kernel_per_entry():

@@ -195,8 +195,7 @@ def _check_shapes(query: jax.Array, key: jax.Array, *value: jax.Array) -> None:
     arrays = (query, key, *value)
     shapes = [x.shape for x in arrays]
     fit = (
-        len({x.ndim for x in arrays}) == 1
-        and query.ndim >= 3
+        min(x.ndim for x in arrays) >= 3
         and len({x.shape[:-3] for x in arrays}) == 1
         and len({x.shape[-2] for x in arrays}) == 1
         and query.shape[-1] == key.shape[-1]

@@ -18,7 +18,7 @@ class _Fixed(Static[Any]):
 
 def as_tuple(value: int | Iterable[int]) -> tuple[int, ...]:
     """A tuple of one number or several."""
-    return (value,) if isinstance(value, int) else tuple(value)
+    return tuple(value) if isinstance(value, Iterable) else (value,)
 
 
 def static_marker(
