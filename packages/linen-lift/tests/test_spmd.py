@@ -55,6 +55,8 @@ def mesh_of(kind=AxisType.Auto):
         (("everything", "batch"), RULES, P(None, "data")),
         (("everything", "embed"), RULES, P(("data", "model"), None)),
         ((P.UNCONSTRAINED, "batch"), RULES, P(P.UNCONSTRAINED, "data")),
+        # Names only are there once.
+        ((None, "batch", None), RULES, P(None, "data", None)),
         ((), RULES, P()),
         (None, RULES, None),
     ],
@@ -216,6 +218,9 @@ def test_names_without_a_rule():
     assert y.sharding.spec == P(None, "model")
     with pytest.raises(ValueError, match="unknown"):
         place(RulesFallback.RAISE_ERROR)
+    for fallback in RulesFallback:  # not needed
+        y = nn.with_logical_constraint(x, ("embed", "mlp"), RULES, mesh, fallback)
+        assert y.sharding.spec == P(None, "model")
 
 
 # --- variables ----------------------------------------------------------------------
@@ -324,6 +329,9 @@ def test_mesh_and_rules_of_a_box(kind):
         rows = NamedSharding(mesh, P("data", None))
         assert plain.unbox().sharding.is_equivalent_to(rows, 2)
         assert plain.unbox(apply_constraint=False) is plain.value
+        unnamed = nn.LogicallyPartitioned(box.value, None, rules=box.rules)
+        assert unnamed.unbox() is box.value
+        assert unnamed.get_sharding(mesh) == NamedSharding(mesh, P())
         # What has no layout is handed out as it is.
         abstract = jax.ShapeDtypeStruct((4, 8), jnp.float32)
         assert box.replace_boxed(abstract).unbox() is abstract

@@ -292,7 +292,7 @@ def with_logical_constraint(
         'data'
     """
     rules = axis_rules.get() if rules is None else rules
-    if not rules or logical_axis_resources is None:
+    if not rules:
         return x
 
     def constrain(names: Any, value: Any) -> Any:
