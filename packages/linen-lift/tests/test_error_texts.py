@@ -288,7 +288,8 @@ def test_a_collection_that_is_wrapped_twice(params, words):
 
 
 def test_no_key_at_all():
-    with pytest.raises(errors.InvalidRngError, match='"params" at') as info:
+    words = r'"params" at path "/" \(streams there: none\)'
+    with pytest.raises(errors.InvalidRngError, match=words) as info:
         nn.Dense(3).init({}, X)
     assert "fall back" not in str(info.value)
     with pytest.raises(errors.InvalidRngError, match='no stream "params" to fall back'):

@@ -185,7 +185,8 @@ def test_name_in_use():
         nn.Dense(2, name="x")
         nn.Dense(2, name="x")
 
-    raised(errors.NameInUseError, lambda: Outer(modules).init(KEY), '"x"', "/block/x")
+    words = 'submodule "x" at path', "/block/x"
+    raised(errors.NameInUseError, lambda: Outer(modules).init(KEY), *words)
 
     def mixed(module):
         module.param("x", ones, ())

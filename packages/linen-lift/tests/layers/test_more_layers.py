@@ -502,6 +502,23 @@ def test_rnn_is_a_loop():
         close(backward[1][i, :n], y)
 
 
+def test_options_of_rnn_are_those_of_the_layer_or_of_the_call():
+    x, cell = normal(2, 6, 3), nn.GRUCell(4)
+    variables = nn.RNN(cell).init(KEY, x)
+    run = lambda x=x, call={}, **options: nn.RNN(cell, **options).apply(
+        variables, x, **call
+    )
+    forward, backward = run(), run(x[:, ::-1])
+    both = {"reverse": True, "keep_order": True}
+    for options, expected in [({"reverse": True}, backward), (both, backward[:, ::-1])]:
+        close(run(**options), expected)
+        close(run(call=options), expected)
+        close(run(call=dict.fromkeys(options, False), **options), forward)
+    turned, first = x.swapaxes(0, 1), {"time_major": True}
+    for out in (run(turned, **first), run(turned, first)):
+        close(out.swapaxes(0, 1), forward)
+
+
 def test_bidirectional():
     x = normal(2, 6, 3)
     model = nn.Bidirectional(nn.RNN(nn.GRUCell(4)), nn.RNN(nn.GRUCell(4)))
