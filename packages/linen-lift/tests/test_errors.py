@@ -152,8 +152,8 @@ def test_scope_param_shape():
         '"params"',
         '"w"',
         "/a/w",
-        "(3,)",
-        "(4,)",
+        "has shape (3,)",
+        "makes shape (4,)",
     )
 
 
@@ -238,6 +238,14 @@ def test_invalid_scope():
     kept = []
     apply(at("a", kept.append))({})
     raised(errors.InvalidScopeError, lambda: kept[0].get_variable("p", "w"), '"/a"')
+
+    def child_alone(scope):
+        with scope.push("b").temporary() as child:
+            pass
+        assert not scope.has_variable("p", "w")
+        child.has_variable("p", "w")
+
+    raised(errors.InvalidScopeError, lambda: apply(child_alone)({}), '"/b"')
 
 
 def test_jax_transform():

@@ -117,7 +117,14 @@ def test_raw_keys_are_keys():
     assert out.shape == (2,)
 
 
-@pytest.mark.parametrize("rngs", [3, {"params": 3}, {"params": jnp.ones(2)}, {3: KEY}])
+@pytest.mark.parametrize(
+    "rngs",
+    [
+        *(3, {"params": 3}, {"params": jnp.ones(2)}, {3: KEY}),
+        *(jnp.uint32(3), jax.random.split(KEY)),
+        jax.random.split(jax.random.PRNGKey(0)),
+    ],
+)
 def test_what_is_no_key_is_refused(rngs):
     with pytest.raises(errors.InvalidRngError, match=r"keys?"):
         init(lambda s: None)(rngs)
@@ -135,6 +142,7 @@ def test_names_are_unique_among_variables_of_a_collection_and_scopes():
         scope.push("child")
     assert scope.push("child", reuse=True) == child
     assert hash(scope.push("child", reuse=True)) == hash(child)
+    assert child not in (scope, scope.push("sibling"), bind({}).push("child"), "child")
     scope.push("late", reuse=True)
     with pytest.raises(errors.NameInUseError):
         scope.push("late")
