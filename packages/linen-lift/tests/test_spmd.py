@@ -329,6 +329,12 @@ def test_mesh_and_rules_of_a_box(kind):
         rows = NamedSharding(mesh, P("data", None))
         assert plain.unbox().sharding.is_equivalent_to(rows, 2)
         assert plain.unbox(apply_constraint=False) is plain.value
+        if kind is AxisType.Auto:  # a trace has what is written by hand
+            traced = jax.make_jaxpr(lambda x: plain.replace_boxed(x).unbox())
+            by_hand = jax.make_jaxpr(
+                lambda x: jax.lax.with_sharding_constraint(x, rows.spec)
+            )
+            assert str(traced(plain.value)) == str(by_hand(plain.value))
         unnamed = nn.LogicallyPartitioned(box.value, None, rules=box.rules)
         assert unnamed.unbox() is box.value
         assert unnamed.get_sharding(mesh) == NamedSharding(mesh, P())

@@ -122,11 +122,12 @@ def constrained(
             return value
     if not isinstance(value, jax.Array | np.ndarray):
         return value
-    sharding = jax.sharding.NamedSharding(where, spec)
+    sharding = spec if mesh is None else jax.sharding.NamedSharding(where, spec)
     explicit = jax.sharding.AxisType.Explicit
     if all(kind == explicit for kind in where.axis_types):
         return jax.sharding.reshard(value, sharding)
-    if mesh is None:
+    is_traced = isinstance(value, jax.core.Tracer)
+    if mesh is None and (not is_traced or explicit in where.axis_types):
         # The devices of `jax.set_mesh` are known to compiled code only. And outside of
         # it, JAX 0.12.0 takes explicit axes off the type of a traced value.
         return _constrained_by_jit(value, sharding)
