@@ -134,3 +134,39 @@ def test_over_explicit_axes_a_trace_has_what_is_written_by_hand():
         )
         x = jnp.ones((4, 4))
         assert str(ours(x)) == str(by_hand(x))
+
+
+def test_values_with_sums_that_are_still_to_be_taken():
+    due, taken = PartitionSpec("data", unreduced={"model"}), PartitionSpec("data")
+    mesh = jax.make_mesh((2, 2), BOTH, KINDS["explicit"])
+    with jax.set_mesh(mesh):
+        value = jax.jit(lambda x: jax.sharding.reshard(x, due))(jnp.arange(4.0))
+        model = nnx.Dict(w=nnx.Param(value))
+        abstract = nnx.eval_shape(lambda model: model, model)
+        assert abstract.w.value.sharding.spec == value.sharding.spec
+        assert "4@data" in repr(nnx.placement(model))
+
+        total = lambda w: jax.lax.psum(w, "model")
+        summed = nnx.shard_map(lambda m: total(m.w.value), out_specs=taken)(model)
+        by_hand = jax.shard_map(total, out_specs=taken)(value)
+        assert summed.tolist() == by_hand.tolist()
+
+        @nnx.jit
+        def double(model):
+            model.w.value += model.w.value
+            return jax.sharding.reshard(model.w.value, taken)
+
+        by_hand = jax.jit(lambda w: jax.sharding.reshard(w + w, taken))(value)
+        assert double(model).tolist() == by_hand.tolist()
+        assert model.w.value.sharding.spec == value.sharding.spec
+
+
+def test_names_of_axes_to_sum_over_stay_in_a_sharding():
+    metadata = {nnx.PARTITION_NAME: "layers"}
+    summed = PartitionSpec("data", unreduced={"model"})
+    stacked = nnx.vmap(
+        lambda x: nnx.Param(x, sharding=summed), transform_metadata=metadata
+    )(jnp.ones((3, 4)))
+    assert stacked.sharding == PartitionSpec("layers", "data", unreduced={"model"})
+    specs = nnx.get_partition_spec(nnx.state(nnx.Dict(w=stacked)))
+    assert specs["w"].value == stacked.sharding

@@ -20,6 +20,7 @@ from graphcore.authors import Bodies
 from nnx_transforms.sharding.shardings import (
     ANYWHERE,
     axis_names,
+    entries,
     names_in,
     rules_in_force,
     settled,
@@ -151,19 +152,20 @@ def _constrained(value: Any, sharding: Any) -> Any:
         return jax.lax.with_sharding_constraint(value, sharding)
 
     # Where a value may lie anyhow over explicit axes, it lies as its type says.
-    lies = [*jax.typeof(value).sharding.spec, *(None for _ in spec)]
+    given = entries(spec)
+    lies = [*entries(jax.typeof(value).sharding.spec), *(None for _ in given)]
     typed = [
         [n for n in axis_names(now) if n not in names_in(spec)] if x is ANYWHERE else x
-        for x, now in zip(spec, lies, strict=False)
+        for x, now in zip(given, lies, strict=False)
     ]
 
-    def part(entries: Iterable[Any], is_explicit: bool) -> Any:
+    def part(places: Iterable[Any], is_explicit: bool) -> Any:
         """What the sharding says about the axes of one kind."""
-        names = (_of_kind(entry, explicit, is_explicit) for entry in entries)
+        names = (_of_kind(entry, explicit, is_explicit) for entry in places)
         return NamedSharding(mesh, PartitionSpec(*names))
 
     # What is no axis at all is refused with the hint.
-    hint = part(spec, False) if {*kinds, *names_in(spec)} - {*explicit} else None
+    hint = part(given, False) if {*kinds, *names_in(spec)} - {*explicit} else None
     # A trace has nothing but the resharding in it, as by hand.
     by_type = traced and hint is None
     return (_laid_out if by_type else _compiled)(value, part(typed, True), hint)

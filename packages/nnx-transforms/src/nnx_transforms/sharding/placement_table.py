@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, NamedSharding, Sharding
 
 from graphcore import is_variable, variables
 from graphcore.authors import key_path, path_text, raw_value_of
-from nnx_transforms.sharding.shardings import axis_names
+from nnx_transforms.sharding.shardings import axis_names, entries
 
 __all__ = ["Placed", "Placement", "placement"]
 
@@ -197,7 +197,7 @@ def columns(
 def shape_text(shape: tuple[int, ...], sharding: Any = None) -> str:
     """A shape as JAX writes it, `[2,8@model]` if the last axis is divided."""
     spec = sharding.spec if isinstance(sharding, NamedSharding) else ()
-    names = (",".join(map(str, axis_names(entry))) for entry in spec)
+    names = (",".join(map(str, axis_names(entry))) for entry in entries(spec))
     pairs = itertools.zip_longest(shape, names)
     return "[" + ",".join(f"{n}@{at}" if at else str(n) for n, at in pairs) + "]"
 

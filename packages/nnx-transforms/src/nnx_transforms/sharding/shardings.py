@@ -235,7 +235,10 @@ def _spec(path: str, metadata: Mapping[str, Any]) -> PartitionSpec:
         rules = dict(metadata.get("sharding_rules", ()))
         for rules_in_force in _rules_in_force:
             rules.update(rules_in_force())
-        return PartitionSpec(*(_mesh_axes(entry, rules) for entry in sharding))
+        places = [_mesh_axes(entry, rules) for entry in entries(sharding)]
+        spec = sharding if isinstance(sharding, PartitionSpec) else PartitionSpec()
+        found: PartitionSpec = spec.update(partitions=places)
+        return found
     raise ValueError(
         f"The sharding of the variable at {path!r} is {sharding!r} of type "
         f"{type(sharding).__name__}, which names no mesh axes: expected a "
@@ -269,9 +272,22 @@ def axis_names(entry: Any) -> tuple[Any, ...]:
     return tuple(entry) if isinstance(entry, tuple | list) else (entry,)
 
 
+def entries(spec: Iterable[Any]) -> tuple[Any, ...]:
+    """What a spec says of each axis of an array.
+
+    JAX does not iterate over a `PartitionSpec` with `reduced` or `unreduced` axes.
+
+    Example:
+        >>> entries(PartitionSpec('data', None, unreduced={'model'}))
+        ('data', None)
+    """
+    return tuple(getattr(spec, "partitions", spec))
+
+
 def names_in(spec: Iterable[Any]) -> set[Any]:
     """The names in a spec, as `axis_names` finds them in each entry."""
-    return {name for entry in spec for name in axis_names(entry)}
+    others = (getattr(spec, name, ()) for name in ("reduced", "unreduced"))
+    return {*chain(*map(axis_names, entries(spec)), *others)}
 
 
 def settled(spec: PartitionSpec) -> PartitionSpec:
@@ -281,7 +297,9 @@ def settled(spec: PartitionSpec) -> PartitionSpec:
         >>> settled(PartitionSpec(ANYWHERE, 'data')) == PartitionSpec(None, 'data')
         True
     """
-    return PartitionSpec(*(None if entry is ANYWHERE else entry for entry in spec))
+    places = [None if entry is ANYWHERE else entry for entry in entries(spec)]
+    found: PartitionSpec = spec.update(partitions=places)
+    return found
 
 
 def check_fits(
@@ -309,7 +327,8 @@ def check_fits(
         >>> spec = PartitionSpec(None, 'model')
         >>> check_fits('w', spec, (3, 4), {'model': 2})
     """
-    pieces = [math.prod(axis_sizes.get(n, 1) for n in axis_names(e)) for e in spec]
+    names = map(axis_names, entries(spec))
+    pieces = [math.prod(axis_sizes.get(n, 1) for n in of_axis) for of_axis in names]
     if len(spec) > len(shape) or any(
         n % k for n, k in zip(shape, pieces, strict=False)
     ):

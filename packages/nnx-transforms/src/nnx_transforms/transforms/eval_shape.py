@@ -118,7 +118,9 @@ def _with_shardings(out: Any) -> Any:
         known = value.sharding
         sharding = sharding_of(metadata, None, path_text(path))
         # Over explicit axes each type has a sharding. Without names, nobody chose it.
-        is_open = isinstance(known, NamedSharding) and not any(known.spec) and sharding
+        is_open = (
+            isinstance(known, NamedSharding) and not names_in(known.spec) and sharding
+        )
         if known is not None and not is_open:
             return value
         if sharding is None or isinstance(sharding, PartitionSpec):

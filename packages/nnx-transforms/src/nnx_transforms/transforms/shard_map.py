@@ -29,7 +29,7 @@ from graphcore.authors import (
 )
 from nnx_transforms.arguments import resolve_kwargs
 from nnx_transforms.sharding.in_modules import shardings_alone
-from nnx_transforms.sharding.shardings import axis_names, check_fits, names_in
+from nnx_transforms.sharding.shardings import axis_names, check_fits, entries, names_in
 from nnx_transforms.transforms.decorators import LATER, called_as_before
 from nnx_transforms.transforms.loops.agreement import has_type
 from nnx_transforms.transforms.mapped.mapping import (
@@ -198,13 +198,17 @@ class _OfTypes(PrefixMapping[Any]):
                 f"The arrays at {path_text(path)!r} have the specs {[*found]}, but a "
                 "variable has one: give in_specs."
             )
+        spec = next(iter(found), _ONE_FOR_ALL)
         named = [
             tuple(x for x in axis_names(dim) if x in self.names or not self.names)
-            for dim in next(iter(found), ())
+            for dim in entries(spec)
         ]
         while named and not named[-1]:  # as in specs that users write
             named.pop()
-        return PartitionSpec(*[x or None for x in named])
+        others = {kind: getattr(spec, kind) for kind in ("reduced", "unreduced")}
+        if self.names:
+            others = {kind: found & self.names for kind, found in others.items()}
+        return spec.update(partitions=[x or None for x in named], **others)
 
 
 def _may_be_spec(leaf: Any, setting: Any) -> bool:

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from graphcore import HashableMapping
 from graphcore.authors import path_text, variable_impl
-from nnx_transforms.sharding.shardings import sharding_key
+from nnx_transforms.sharding.shardings import entries, sharding_key
 
 __all__ = ["PARTITION_NAME"]
 
@@ -143,9 +143,11 @@ def _edit(
             "value in the sharding, or count the axis from the front."
         )
     before = metadata.pop(note, ())
-    entries, padding = edit(tuple(spec), before, at, name, path)
-    is_spec = isinstance(spec, PartitionSpec)
-    spec = PartitionSpec(*entries) if is_spec else type(spec)(entries)
+    places, padding = edit(entries(spec), before, at, name, path)
+    if isinstance(spec, PartitionSpec):
+        spec = spec.update(partitions=places)
+    else:
+        spec = type(spec)(places)
     named = isinstance(sharding, NamedSharding)
     metadata[key] = sharding.update(spec=spec) if named else spec
     if padding:
