@@ -336,6 +336,55 @@ def test_explain_recompile_of_static_arguments_without_objects():
     assert nnx.explain_recompile(f) == [("kwargs/how", "absent", "'minus'")]
 
 
+class Named:
+    """Equal to those of the same number, which does not show."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __eq__(self, other):
+        return self.number == other.number
+
+    def __hash__(self):
+        return self.number
+
+    def __repr__(self):
+        return "named"
+
+
+ONES, EMPTY = jnp.ones(2), nnx.Dict()
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [
+        (([ONES], 2), ((ONES,), 2), "args/0: PyTreeDef([*]) -> PyTreeDef((*,))"),
+        (
+            (nnx.Variable({"x": ONES}), 2),
+            (nnx.Variable({"x": ONES, "y": None}), 2),
+            "args/0: PyTreeDef({'x': *}) -> PyTreeDef({'x': *, 'y': None})",
+        ),
+        (
+            (([EMPTY], [None]), 2),
+            (([None], [EMPTY]), 2),
+            "<objects>: ('args/0/0/0',) -> ('args/0/1/0',)",
+        ),
+        ((ONES, Named(1)), (ONES, Named(2)), "args/1: named was changed in place, or"),
+        ((EMPTY, Named(1)), (EMPTY, Named(2)), "1: named was changed in place, or"),
+        ((EMPTY, (1,)), (EMPTY, (1.0,)), "1: (1,) -> (1.0,)"),
+        ((EMPTY, 0.0), (EMPTY, -0.0), "1: 0.0 -> -0.0"),
+    ],
+)
+def test_explain_recompile_of_what_differs_in_no_leaf(before, now, told):
+    f = nnx.jit(lambda x, k: None, static_argnums=1)
+    f(*before)
+    f(*now)
+    assert str(nnx.explain_recompile(f)).startswith(told)
+    with jax.default_matmul_precision("float32"):
+        f(*now)
+    assert str(nnx.explain_recompile(f)).startswith("<settings of JAX>")
+
+
 def test_a_jitted_function_shows_what_it_wraps():
     def double(x):
         return 2 * x

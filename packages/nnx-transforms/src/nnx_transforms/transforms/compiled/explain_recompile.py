@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,13 +35,8 @@ def _change(old: Any, new: Any) -> str:
     return f"{was} -> {now}"
 
 
-def abstract_value(x: Any) -> str:
-    """Shape and dtype of an array, as JAX writes them, and the mesh that it is on.
-
-    What is no array, where a function is traced, is static.
-    """
-    if not isinstance(x, jax.Array | jax.core.Tracer):
-        return repr(x)
+def _abstract_value(x: Any) -> str:
+    """Shape and dtype of an array, as JAX writes them, and the mesh that it is on."""
     aval = jax.typeof(x)
     mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
     where = "" if mesh is None or mesh.empty else f" on {dict(mesh.shape)}"
@@ -58,11 +53,14 @@ class Signature:
         values: By path the abstract value of each leaf of a variable, and whether it is
             donated; that of each leaf of the other arguments; and, by name, the static
             arguments.
+        kept: By path the structure of each of these pytrees, and what is static in it;
+            and where the roots are.
     """
 
     definitions: tuple[GraphDef[Any], ...]
     places: tuple[str, ...]
     values: dict[str, Any]
+    kept: dict[str, Any]
 
     @classmethod
     def of(
@@ -79,23 +77,35 @@ class Signature:
         Returns:
             The signature.
         """
-        of_plain = {
-            path_text(("args" if p[0].idx == 0 else "kwargs", *key_path(p[1:]))): text
-            for p, text in _texts(plain)
-        }
+        known: dict[str, Any] = {}
+        kept: dict[str, Any] = {}
+
+        def add(root: tuple[Any, ...], tree: Any, how: str = "") -> None:
+            # No pytree is made of the texts: a class may look at what it is made of.
+            whole = Divided.map(Divided.join, tree)
+            leaves, structure = jax.tree_util.tree_flatten_with_path(whole)
+            kept.setdefault(path_text(root), structure)
+            for path, x in leaves:
+                where = path_text((*root, *key_path(path)))
+                if isinstance(x, jax.Array | jax.core.Tracer):
+                    known[where] = _abstract_value(x) + how
+                else:  # where a function is traced, it is static
+                    known[where], kept[where] = repr(x), x
+
+        if body is not None:
+            for position, value in enumerate(values):
+                how = ", donated" if position in donated else ""
+                add(body.variable_path(position), value, how)
+        args, kwargs = plain
+        for place, x in (*enumerate(args), *kwargs.items()):
+            add(("args" if type(place) is int else "kwargs", place), x)
         if body is None:
-            return cls((), (), of_plain)
-        of_values: dict[str, str] = {}
-        for position, value in enumerate(values):
-            how = ", donated" if position in donated else ""
-            for inner, text in _texts(value):
-                where = path_text((*body.variable_path(position), *key_path(inner)))
-                of_values[where] = text + how
+            return cls((), (), known, kept)
         structure = body.structure
-        statics = {str(name): value for name, value in structure.statics.items()}
+        known.update((str(name), x) for name, x in structure.statics.items())
         places = tuple(map(path_text, body.first_places))
-        known = {**of_values, **of_plain, **statics}
-        return cls(structure.joint.definitions, places, known)
+        kept["<objects>"] = places
+        return cls(structure.joint.definitions, places, known, kept)
 
     def differences(self, before: Signature | None) -> Explanation:
         """Compares with the signature of an earlier compilation.
@@ -109,10 +119,11 @@ class Signature:
         if before is None:
             return Explanation([("<call>", "never compiled", "first call")])
         found = of_structure(self.places, before.definitions, self.definitions)
-        for path in dict.fromkeys((*before.values, *self.values)):
-            was, now = (x.values.get(path, "absent") for x in (before, self))
-            if type(was) is not type(now) or was != now:
-                found.append((path, was, now))
+        found += _unlike(before.values, self.values)
+        # Only then: leaves tell more of trees, and of what is equal, as 1 and True in a
+        # tuple, the texts may differ.
+        found = found or _unlike(before.kept, self.kept)
+        found = found or _unlike(_printed(before.values), _printed(self.values))
         return found or Explanation([("<settings of JAX>", "those before", "others")])
 
 
@@ -141,14 +152,18 @@ def of_structure(
     return found
 
 
-def _texts(tree: Any) -> list[tuple[Any, str]]:
-    """What the leaves of a pytree are, with their paths; what is static in it by value.
+def _unlike(before: Mapping[str, Any], now: Mapping[str, Any]) -> Explanation:
+    """What two mappings have otherwise, by path."""
+    found = Explanation()
+    for path in dict.fromkeys((*before, *now)):
+        one, other = (x.get(path, "absent") for x in (before, now))
+        if type(one) is not type(other) or one != other:
+            found.append((path, one, other))
+    return found
 
-    No pytree is made of the texts: a class may look at what it is made of.
-    """
-    whole = Divided.map(Divided.join, tree)
-    leaves = jax.tree_util.tree_flatten_with_path(whole)[0]
-    return [(path, abstract_value(x)) for path, x in leaves]
+
+def _printed(values: Mapping[str, Any]) -> dict[str, str]:
+    return {path: repr(x) for path, x in values.items()}
 
 
 class Notes:
