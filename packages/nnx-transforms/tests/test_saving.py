@@ -320,6 +320,15 @@ def test_all_differences_are_listed(tmp_path):
     assert str(again) == str(info.value)
 
 
+def test_of_many_differences_the_first_are_shown(tmp_path):
+    saving.save(tmp_path / "file", nnx.List([nnx.Param(1) for _ in range(50)]))
+    with pytest.raises(saving.DifferentGraphError) as info:
+        saving.restore(tmp_path / "file", nnx.List([]))
+    assert len(info.value.differences) == 50
+    shown = str(info.value).splitlines()[1:-1]
+    assert shown[-1] == f"  ... {51 - len(shown)} more" and len(shown) < 25
+
+
 def test_a_counter_may_have_become_an_array_and_the_reverse(tmp_path):
     counter = nnx.Dict(n=nnx.Variable(0))
 
@@ -585,6 +594,21 @@ def test_a_filter_sees_keys_of_other_digits(tmp_path):
         saving.restore(tmp_path / "x", node, nnx.PathContains("٣"))
 
 
+def test_keys_that_read_alike_are_told_apart(tmp_path):
+    keys = [1, "1", -3, "-3", "", "%", "%31", "a/b", "a%2Fb"]
+
+    def make(*values):
+        return nnx.Dict([(k, nnx.Param(v)) for k, v in zip(keys, values, strict=True)])
+
+    saving.save(tmp_path / "x", make(*range(9)))
+    node = saving.restore(tmp_path / "x", make(*[0] * 9))
+    assert [node[key].value for key in keys] == [*range(9)]
+    for number, key in enumerate(keys):  # also by a filter of what only the file has
+        with pytest.raises(saving.DifferentGraphError) as info:
+            saving.restore(tmp_path / "x", nnx.Dict(), nnx.PathIn((key,)))
+        assert [d.file.value for d in info.value.differences] == [number]
+
+
 def test_a_filter_sees_what_only_the_file_has_as_it_was(tmp_path):
     more = {"d": nnx.Param(jnp.ones((2, 2))), "e": jnp.ones(3), "f": nnx.Param("g")}
     saving.save(tmp_path / "x", two(**more))
@@ -617,6 +641,13 @@ def test_loading_from_a_nested_mapping():
     model = nnx.Dict(up=nnx.Dict(kernel=nnx.Param(jnp.zeros((2, 3)))))
     saving.load(values, model, {"up": "params/Dense_0"})
     assert model.up.kernel.value.tolist() == [[1.0] * 3] * 2
+
+
+def test_loading_one_array_without_a_name():
+    given, model = {"": np.ones(2, np.float32)}, nnx.Dict(w=nnx.Param(jnp.zeros(2)))
+    with pytest.raises(saving.DifferentGraphError, match=r"<root>: float32.2. in the"):
+        saving.load(given, model)
+    assert saving.load(given, model, {"w": ""}).w.value.tolist() == [1.0, 1.0]
 
 
 def test_loading_by_names_that_stand_for_others():

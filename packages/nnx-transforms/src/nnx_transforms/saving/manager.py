@@ -71,7 +71,7 @@ class Manager:
             handler_registry=handlers(),
             options=ocp.CheckpointManagerOptions(
                 save_interval_steps=every,
-                preservation_policy=keep and policies.LatestN(keep),
+                preservation_policy=policies.LatestN(keep),
                 enable_async_checkpointing=asynchronous,
                 # All processes go by what the first one finds in the folder.
                 single_host_load_and_broadcast=True,
