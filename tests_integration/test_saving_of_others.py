@@ -143,6 +143,21 @@ def test_what_does_not_fit_is_named_and_nothing_is_changed(tmp_path):
         saving.load(tmp_path / "cut", ours)
 
 
+def test_a_folder_of_several_checkpoints_says_what_is_in_it(tmp_path):
+    parts = {name: ocp.args.StandardSave({"w": jnp.ones(2)}) for name in ("ema", "own")}
+    with ocp.CheckpointManager(tmp_path / "run", item_names=tuple(parts)) as manager:
+        manager.save(3, args=ocp.args.Composite(**parts))
+    (tmp_path / "empty").mkdir()
+    for path, expected in {
+        "run": "it is a folder with 3, expected one checkpoint",
+        "run/3": "it is a folder with ema, own, expected one checkpoint",
+        "empty": "it is a folder with no checkpoint",
+    }.items():
+        with pytest.raises(saving.DamagedCheckpointError, match=expected):
+            saving.read_values(tmp_path / path)
+    assert saving.read_values(tmp_path / "run/3/ema")["w"].tolist() == [1.0, 1.0]
+
+
 class Tied(nnx.Module):
     def __init__(self, seed=0):
         rngs = nnx.Rngs(seed)

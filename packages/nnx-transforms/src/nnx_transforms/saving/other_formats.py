@@ -91,17 +91,21 @@ def load(
     def find() -> Source:
         # Read once: a mapping may make each array when it is asked.
         values = dict(source) if isinstance(source, Mapping) else read_values(source)
-        if any(isinstance(x, Mapping) for x in values.values()):
+        if any(isinstance(x, Mapping | list | tuple) for x in values.values()):
             values = _flat(values)
-        return _source(title, values, node, names, due)
+        return _source(title, values, contents_of(node, filter), names, due)
 
     return load_into(node, filter, sharding, find)
 
 
 def _source(
-    title: str, given: dict[str, Any], node: Any, names: Names | None, due: Filter
+    title: str,
+    given: dict[str, Any],
+    target: tuple[Contents, dict[str, Any]],
+    names: Names | None,
+    due: Filter,
 ) -> Source:
-    graph, like = contents_of(node, ...)
+    graph, like = target
     found = {**given}
 
     def source_name(name: str) -> str:
@@ -203,18 +207,29 @@ def read_values(path: PathLike) -> dict[str, Any]:
         ) from error
 
 
-def _flat(tree: Any) -> dict[str, Any]:
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): value
-        for path, value in jax.tree_util.tree_leaves_with_path(tree)
-    }
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for path, value in jax.tree_util.tree_leaves_with_path(tree):
+        name = prefix + jax.tree_util.keystr(path, simple=True, separator="/")
+        if isinstance(value, Mapping):  # not of a type that JAX knows
+            found.update(_flat(dict(value), f"{name}/"))
+        else:
+            found[name] = value
+    return found
 
 
 def _read_orbax(directory: Any) -> Any:
     import orbax.checkpoint as ocp
 
     items = [directory, *(item for item in directory.iterdir() if item.is_dir())]
-    [item] = [item for item in items if (item / "_METADATA").exists()]
+    found = [item for item in items if (item / "_METADATA").exists()]
+    if len(found) != 1:
+        names = sorted(item.name for item in found or items[1:])
+        raise ValueError(
+            f"it is a folder with {', '.join(names[:5]) or 'no checkpoint'}, expected "
+            "one checkpoint. Read what is in it."
+        )
+    [item] = found
     handler = ocp.PyTreeCheckpointHandler()
     tree = handler.metadata(item).tree
     as_numpy = ocp.RestoreArgs(restore_type=np.ndarray)
