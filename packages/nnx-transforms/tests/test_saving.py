@@ -446,6 +446,14 @@ def test_restoring_on_other_devices(tmp_path):
         assert split.keys.value.sharding.mesh == other_mesh
         assert_same(split, table)
 
+    # Where stand-ins say, whatever the metadata do.
+    abstract = nnx.eval_shape(lambda: Table((None, "x")))
+    rows = jax.ShapeDtypeStruct((8, 4), jnp.float32, sharding=shard(("y",)))
+    abstract.rows.value = rows
+    with jax.set_mesh(mesh):
+        saving.restore(tmp_path / "table", abstract)
+    assert abstract.rows.value.sharding == rows.sharding
+
     # By the metadata, on the mesh in force.
     with jax.set_mesh(mesh):
         by_name = saving.restore(

@@ -74,6 +74,15 @@ def test_a_state_goes_to_pure_values_and_back():
     assert nnx.pure({"w": node.a.w, "n": 3}) == {"w": node.a.w.value, "n": 3}
 
 
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+def test_an_unpacked_state_can_be_copied(copied):
+    whole = nnx.unpack(nnx.Dict(a=nnx.Param(1), b=nnx.Param(2)))
+    again = copied(whole)
+    assert again == whole and nnx.merge(again).b.value == 2
+
+
 def test_metadata_are_set_where_there_are_variables():
     node = nnx.Dict(w=nnx.Param(1.0), n=nnx.Cache(2), bare=np.ones(2))
     nnx.set_metadata(node, unit="m")

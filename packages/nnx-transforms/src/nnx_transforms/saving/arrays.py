@@ -156,4 +156,4 @@ def placed(request: Request, found: Any) -> Any:
         found = jnp.broadcast_to(zero, found.shape).at[...].set(found)
     else:
         found = jnp.array(found)  # A copy: `found` may be the caller's.
-    return found if placement is None else jax.device_put(found, placement)
+    return jax.device_put(found, placement)
