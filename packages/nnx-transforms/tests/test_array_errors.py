@@ -53,6 +53,15 @@ def test_a_variable_on_another_device_is_named(options):
 
 
 @several_devices
+@pytest.mark.parametrize("options", HOW)
+def test_a_part_of_a_value_on_another_device_names_the_variable(options):
+    one, other = (jax.device_put(jnp.ones(3), d) for d in jax.devices()[:2])
+    model = nnx.Dict(a=nnx.Param(one), b=nnx.Param([one + 1, other]))
+    add = nnx.jit(lambda x, m: m.a.value + sum(m.b.value), **options)
+    assert "at 'args/1/b'" in notes_of(add, 1.0, model)
+
+
+@several_devices
 def test_what_was_compiled_for_other_devices_names_the_variable():
     x = jnp.ones((1, 3))
     compiled = nnx.jit(step).lower(x, Model()).compile()

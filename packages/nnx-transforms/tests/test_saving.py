@@ -225,14 +225,14 @@ def test_metadata_goes_through_and_hooks_stay(tmp_path):
         w=nnx.Param(1.0, unit=("m", 2), on_get_value=double, sharding=("x",))
     )
     old.w.order = OrderedDict(a=1)
-    old.w.table = {"a": [1, None]}
+    old.w.table = table = {"a": [1, None, (2j, {3: (True, [])})]}
     saving.save(tmp_path / "w", old)
     new = nnx.Dict(w=nnx.Param(3.0, unit="km", on_get_value=double, sharding=("y",)))
     new.w.note = "kept"
     new.w.order = OrderedDict(a=2)
     saving.restore(tmp_path / "w", new)
     assert new.w.value == 2.0 and new.w.unit == ("m", 2) and new.w.note == "kept"
-    assert new.w.table == {"a": [1, None]}
+    assert new.w.table == table
     # A mapping of another type than dict is not written.
     assert type(new.w.order) is OrderedDict and new.w.order["a"] == 2
     # Where a value lies is up to the program that runs.
@@ -404,6 +404,10 @@ def test_saving_a_part(tmp_path):
 def test_a_graph_without_arrays(tmp_path):
     saving.save(tmp_path / "plain", nnx.Dict(n=nnx.Param(3), name="static"))
     assert saving.restore(tmp_path / "plain", nnx.Dict(n=nnx.Param(0))).n.value == 3
+    saving.save(tmp_path / "none", nnx.Dict(name="static"))
+    with pytest.raises(ValueError, match="which has no variables"):
+        saving.save(tmp_path / "some", nnx.Dict(name="static"), nnx.Param)
+    assert saving.restore(tmp_path / "none", nnx.Dict(name="other")).name == "other"
 
 
 # Placement

@@ -86,7 +86,7 @@ def never_donated(values: Sequence[Any]) -> set[int]:
         return set()
 
     def stays(x: Any) -> bool:
-        if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "iufc":
+        if isinstance(x, np.ndarray | np.generic):
             return x.dtype != canonicalize_dtype(x.dtype)
         return isinstance(x, jax.Ref)
 
