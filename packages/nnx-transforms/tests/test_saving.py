@@ -660,6 +660,14 @@ def test_loading_from_a_nested_mapping(kind):
     assert (float(model[0].value), float(model[1].value)) == (2.0, 3.0)
 
 
+@pytest.mark.parametrize("value", [None, object(), "text", jax.random.key(0), 1j])
+def test_loading_what_is_no_such_number_is_told(value):
+    model = nnx.Dict(w=nnx.Param(jnp.zeros(())))
+    with pytest.raises(saving.DifferentGraphError) as info:
+        saving.load({"w": value}, model)
+    assert ("w", "dtype", "float32") in [d[:3] for d in info.value.differences]
+
+
 def test_names_are_asked_only_for_what_is_loaded():
     given = {"weight": np.ones(2, np.float32)}
     model = nnx.Dict(w=nnx.Param(jnp.zeros(2)), rngs=nnx.Rngs(0), n=nnx.Cache(0))

@@ -91,9 +91,10 @@ def _of_jax(leaf: Leaf) -> str:
 
 def _number(leaf: Leaf) -> str:
     """`int` for `int32`, `uint8` and `int`, `float` for `bfloat16`, and so on."""
-    if leaf.is_key:
+    try:
+        return type(np.zeros((), jnp.dtype(leaf.dtype)).item()).__name__
+    except TypeError:  # of keys, or of something that is no number
         return leaf.dtype
-    return type(np.zeros((), jnp.dtype(leaf.dtype)).item()).__name__
 
 
 def _stand_in(leaf: Leaf, metadata: dict[str, dict[str, object]], name: str) -> object:
