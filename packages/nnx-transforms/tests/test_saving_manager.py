@@ -72,6 +72,22 @@ def test_a_damaged_file_is_refused_or_did_not_matter(tmp_path, damage):
     assert refused >= 6
 
 
+@pytest.mark.parametrize("other", [{"a": 2, "b": 3}, {"b": 3}])
+def test_parts_of_two_checkpoints_are_not_one(tmp_path, other):
+    def make(value, sizes):
+        sizes = sizes.items()
+        return nnx.Dict({key: nnx.Param(jnp.full(size, value)) for key, size in sizes})
+
+    saving.save(tmp_path / "run", make(1.0, {"a": 3, "b": 3}))
+    saving.save(tmp_path / "other", make(1.0, other))
+    shutil.rmtree(tmp_path / "run" / "arrays")
+    shutil.copytree(tmp_path / "other" / "arrays", tmp_path / "run" / "arrays")
+    node = make(2.0, {"a": 3, "b": 3})
+    with pytest.raises(saving.DamagedCheckpointError, match="'a' is another one"):
+        saving.restore(tmp_path / "run", node)
+    assert {*node.a.value.tolist(), *node.b.value.tolist()} == {2.0}
+
+
 def test_a_saving_that_did_not_finish_is_none(tmp_path):
     saving.save(tmp_path / "run", model(1.0))
     unfinished = tmp_path / "run.orbax-checkpoint-tmp"

@@ -124,11 +124,10 @@ def read_contents(directory: Any) -> Contents:
             f"There is no checkpoint {str(directory)!r}. A saving that did not finish "
             "leaves none."
         )
-    is_unfinished = ocp.utils.is_tmp_checkpoint(directory)
-    if not is_unfinished and (problem := _no_checkpoint(directory)):
-        raise ValueError(f"{str(directory)!r} is no checkpoint of a graph: {problem}")
-    if is_unfinished or not ocp.utils.is_checkpoint_finalized(directory):
+    if ocp.utils.is_tmp_checkpoint(directory):
         raise _damaged(directory, "its saving did not finish")
+    if problem := _no_checkpoint(directory):
+        raise ValueError(f"{str(directory)!r} is no checkpoint of a graph: {problem}")
     try:
         found = ocp.JsonCheckpointHandler().restore(directory / CONTENTS)
         return Contents.from_json(found)
@@ -182,11 +181,18 @@ def read_arrays(directory: Any, requests: Mapping[str, Request]) -> dict[str, An
     )
     handler = ocp.PyTreeCheckpointHandler()
     try:
-        return dict(handler.restore(directory / ARRAYS, args=arguments))
+        found = dict(handler.restore(directory / ARRAYS, args=arguments))
     except (MemoryError, jax.errors.JaxRuntimeError):
         raise
     except Exception as error:  # There is no common type for what can be wrong.
         raise _damaged(directory, error) from error
+    for name, request in stored.items():
+        due = request.leaf.shape
+        # For what is not there, orbax returns what stands for it in `item`. The data of
+        # keys have one more axis, or more.
+        if getattr(found[name], "shape", (None,))[: len(due)] != due:
+            raise _damaged(directory, f"its array {text_of(name)!r} is another one")
+    return found
 
 
 def _check_files(arrays: Any) -> None:
