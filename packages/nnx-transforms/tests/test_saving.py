@@ -1,6 +1,7 @@
 """Saving graphs to files and restoring them."""
 
 import pickle
+import sys
 from collections import OrderedDict, UserDict
 from concurrent.futures import ThreadPoolExecutor
 
@@ -668,6 +669,13 @@ def test_loading_what_is_no_such_number_is_told(value):
     assert ("w", "dtype", "float32") in [d[:3] for d in info.value.differences]
 
 
+def test_loading_keys_of_another_implementation_is_refused():
+    model = nnx.Dict(w=nnx.Param(jax.random.key(0)))
+    data = jax.random.key_data(jax.random.key(0, impl="rbg"))
+    with pytest.raises(saving.DifferentGraphError, match="w: dtype key<threefry2x32>"):
+        saving.load({"w": data}, model)
+
+
 def test_names_are_asked_only_for_what_is_loaded():
     given = {"weight": np.ones(2, np.float32)}
     model = nnx.Dict(w=nnx.Param(jnp.zeros(2)), rngs=nnx.Rngs(0), n=nnx.Cache(0))
@@ -690,12 +698,20 @@ def test_loading_by_names_that_stand_for_others():
     with pytest.raises(saving.DifferentGraphError) as info:
         saving.load(values, model, {"a": "b"})
     assert [d[:2] for d in info.value.differences] == [("a", "new")]
+    assert "'given' does not fit" in str(info.value)  # which may be large
 
 
 def test_a_file_of_no_known_kind(tmp_path):
     (tmp_path / "w.bin").write_bytes(b"weights!")
     with pytest.raises(saving.DamagedCheckpointError, match="taken for a msgpack file"):
         saving.load(tmp_path / "w.bin", nnx.Dict())
+
+
+def test_a_library_that_is_not_installed_is_no_damage(tmp_path, monkeypatch):
+    (tmp_path / "w.safetensors").write_bytes(b"weights!")
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(ImportError, match="safetensors"):
+        saving.read_values(tmp_path / "w.safetensors")
 
 
 def test_a_number_of_numpy_stays_one(tmp_path):

@@ -307,8 +307,7 @@ def export_safetensors(path: PathLike, node: Any, filter: Filter = ...) -> None:
         partial = f"{os.fspath(path)}.partial"
         save_file(arrays, partial, metadata=dict(_aliases(contents)))
         os.replace(partial, path)
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices("safetensors written")
+    multihost_utils.sync_global_devices("safetensors written")
 
 
 def _dotted(name: str) -> str:
