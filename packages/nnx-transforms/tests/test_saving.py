@@ -669,6 +669,12 @@ def test_loading_what_is_no_such_number_is_told(value):
     assert ("w", "dtype", "float32") in [d[:3] for d in info.value.differences]
 
 
+def test_loading_two_numbers_that_are_one_object():
+    number, model = 1.5, nnx.Dict(a=nnx.Param(0.0), b=nnx.Param(0.0))
+    saving.load({"a": number, "b": number}, model)
+    assert model.a.value == model.b.value == number
+
+
 def test_loading_keys_of_another_implementation_is_refused():
     model = nnx.Dict(w=nnx.Param(jax.random.key(0)))
     data = jax.random.key_data(jax.random.key(0, impl="rbg"))
