@@ -711,6 +711,12 @@ def test_a_file_of_no_known_kind(tmp_path):
     (tmp_path / "w.bin").write_bytes(b"weights!")
     with pytest.raises(saving.DamagedCheckpointError, match="taken for a msgpack file"):
         saving.load(tmp_path / "w.bin", nnx.Dict())
+    for name in ("w.safetensors", "w.msgpack"):
+        (tmp_path / name).write_bytes(b"weights!")
+    for path in (tmp_path / "w.safetensors", tmp_path / "w.msgpack", tmp_path):
+        with pytest.raises(saving.DamagedCheckpointError, match="can't be read") as e:
+            saving.load(path, nnx.Dict())
+        assert "taken for" not in str(e.value)
 
 
 def test_a_library_that_is_not_installed_is_no_damage(tmp_path, monkeypatch):
