@@ -153,3 +153,16 @@ def test_the_first_module_that_a_program_passes_may_refer_to_itself():
         assert int(nnx.jit(lambda pair: pair.first.n[...])(Pair(Cell(), 1.0))) == 2
     """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_what_a_transform_adds_is_to_jax_what_it_is_if_added_outside():
+    def change(block):
+        block.extra, block.width = flax.Param(jnp.ones(4)), 3
+        block.linear.extra = flax.Param(jnp.ones(5))
+        del block.linear.bias
+
+    inside, outside = Block(flax.Rngs(0)), Block(flax.Rngs(0))
+    nnx.jit(change)(inside)
+    change(outside)
+    for block in (inside, nnx.clone(inside)):
+        assert jax.tree.structure(block) == jax.tree.structure(outside)

@@ -153,3 +153,11 @@ def test_what_was_compiled_ahead_of_time_reports_objects_as_their_states():
     assert isinstance(of_model, nnx.State) and isinstance(of_scale, nnx.Param)
     nnx.update(model, jax.device_put(nnx.state(model), of_model))
     assert model(X).shape == (4, 2)
+
+
+def test_the_gradient_of_a_variable_is_where_it_stands_first():
+    scale = nnx.Param(jnp.ones(2))
+    gradient = nt.grad(lambda a, b: (a[...] * b[...]).sum(), argnums=(0, 1))
+    first, second = gradient(scale, scale)
+    assert type(first) is nnx.Param and first[...].tolist() == [2.0, 2.0]
+    assert isinstance(second, nnx.State) and len(second) == 0
