@@ -166,3 +166,26 @@ def test_what_a_transform_adds_is_to_jax_what_it_is_if_added_outside():
     change(outside)
     for block in (inside, nnx.clone(inside)):
         assert jax.tree.structure(block) == jax.tree.structure(outside)
+
+
+@pytest.mark.skipif(not hasattr(flax, "data"), reason="arrays are no data")
+def test_what_an_update_adds_is_data_to_jax():
+    updated, other = Block(flax.Rngs(0)), Block(flax.Rngs(0))
+    more = {"extra": flax.Param(jnp.ones(4)), "linear": {"more": jnp.ones(5)}}
+    nnx.update(updated, more)
+    other.extra, other.linear.more = flax.Param(jnp.ones(4)), jnp.ones(5)
+    assert jax.tree.structure(updated) == jax.tree.structure(other)
+
+
+@pytest.mark.skipif(not hasattr(flax, "List"), reason="lists are no modules")
+def test_arrays_in_a_list_are_written():
+    block = Block(flax.Rngs(0))
+    block.parts = flax.List([jnp.ones(2), flax.Param(jnp.ones(2))])
+
+    def double(block):
+        block.parts[0] = 2 * block.parts[0]
+
+    nnx.jit(double)(block)
+    assert block.parts[0].tolist() == [2.0, 2.0]
+    nnx.update(block, jax.tree.map(jnp.zeros_like, nnx.state(block)))
+    assert block.parts[0].tolist() == [0.0, 0.0]

@@ -107,7 +107,6 @@ class _Modules:
         # In each module: which of its attributes JAX takes for data.
         self.marks_name = self.state_name.replace("__state", "__nodes")
         self._new_marks = type(names[self.marks_name])
-        self._own_names = (self.state_name, self.marks_name)
         # Each is one object: where nobody tells, a child that is another one is new.
         self._known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         # The flag of modules whose integer names are positions, as in a `List`.
@@ -157,9 +156,8 @@ class _Modules:
     def set_key(self, node: Any, key: Any, child: Any) -> None:
         attributes, key = vars(node), self._stored(node, key)
         if key not in attributes and self.marks_name in attributes:
-            items = {k: x for k, x in attributes.items() if k not in self._own_names}
-            unusual = self._unusual_marks(attributes[self.marks_name], items)
-            marks = self._marks({**items, key: child}, unusual)
+            unusual = self._unusual_marks(attributes[self.marks_name], attributes)
+            marks = self._marks({**attributes, key: child}, unusual)
             attributes[self.marks_name] = marks
         attributes[key] = child
 
