@@ -83,14 +83,16 @@ class Signature:
         def add(root: tuple[Any, ...], tree: Any, how: str = "") -> None:
             # No pytree is made of the texts: a class may look at what it is made of.
             whole = Divided.map(Divided.join, tree)
-            leaves, structure = jax.tree_util.tree_flatten_with_path(whole)
-            kept.setdefault(path_text(root), structure)
-            for path, x in leaves:
+            # That of the whole may have what can't be compared, such as arrays.
+            kept.setdefault(path_text(root), jax.tree.structure(tree))
+            for path, x in jax.tree_util.tree_leaves_with_path(whole):
                 where = path_text((*root, *key_path(path)))
                 if isinstance(x, jax.Array | jax.core.Tracer):
                     known[where] = _abstract_value(x) + how
                 else:  # where a function is traced, it is static
-                    known[where], kept[where] = repr(x), x
+                    known[where] = repr(x)
+                    if body is None:  # then JAX compares it, and nothing else does
+                        kept[where] = x
 
         if body is not None:
             for position, value in enumerate(values):
