@@ -224,7 +224,7 @@ def _read_orbax(directory: Any) -> Any:
     items = [directory, *(item for item in directory.iterdir() if item.is_dir())]
     found = [item for item in items if (item / "_METADATA").exists()]
     if len(found) != 1:
-        names = sorted(item.name for item in items[1:])
+        names = sorted(item.name for item in found or items[1:])
         raise ValueError(
             f"it is a folder with {', '.join(names[:5]) or 'no checkpoint'}, expected "
             "one checkpoint. Read what is in it."
