@@ -57,7 +57,7 @@ def path_of(name: str) -> Path:
     variable = name.partition("#")[0]
     return tuple(
         int(piece) if _INTEGER.fullmatch(piece) else unquote(piece) * (piece != "%")
-        for piece in variable.split("/")
+        for piece in (variable.split("/") if variable else ())
     )
 
 

@@ -190,7 +190,8 @@ def read_arrays(directory: Any, requests: Mapping[str, Request]) -> dict[str, An
         due = request.leaf.shape
         # For what is not there, orbax returns what stands for it in `item`. The data of
         # keys have one more axis, or more.
-        if getattr(found[name], "shape", (None,))[: len(due)] != due:
+        shape = getattr(found[name], "shape", None)
+        if shape is None or shape[: len(due)] != due:
             raise _damaged(directory, f"its array {text_of(name)!r} is another one")
     return found
 
