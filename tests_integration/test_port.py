@@ -415,6 +415,7 @@ def test_what_cannot_be_mapped_is_listed_by_line():
     """
     found = port(textwrap.dedent(source)).problems
     assert [(p.line, p.name) for p in found] == [
+        (3, "flax.linen.fp8_ops"),
         (4, "flax.deprecated.nn"),
         (5, "flax.deprecated.nn"),
         (6, "flax.linen.*"),
@@ -423,7 +424,17 @@ def test_what_cannot_be_mapped_is_listed_by_line():
         (9, "flax.linen"),
         (10, "flax.config"),
     ]
-    assert "no such name" in found[3].reason and "use_eager" in found[6].reason
+    assert "no such name" in found[4].reason and "use_eager" in found[7].reason
+
+
+def test_a_module_that_has_nothing_here_stays_an_import_of_flax():
+    assert port("from flax.linen import Dense, fp8_ops").source == (
+        "from linen_lift import Dense\nfrom flax.linen import fp8_ops"
+    )
+    assert port("from flax.nnx import ids").source == "from flax.nnx import ids"
+    assert port("import flax.linen.fp8_ops as f").source == (
+        "import flax.linen.fp8_ops as f"
+    )
 
 
 def test_functions_that_are_others_here_are_listed():

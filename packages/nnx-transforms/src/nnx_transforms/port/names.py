@@ -26,7 +26,7 @@ HOMES: dict[str, list[str]] = {
     **_homes(
         "flax.linen",
         "linen_lift",
-        "activation attention batch_apply combinators dtypes fp8_ops initializers "
+        "activation attention batch_apply combinators dtypes initializers "
         "linear meta module normalization partitioning pooling recurrent spmd "
         "stochastic summary transforms",
     ),
@@ -36,7 +36,7 @@ HOMES: dict[str, list[str]] = {
         "flax.nnx",
         "nnx_transforms",
         "filterlib graph nn.initializers statelib training.metrics traversals",
-        "compat errors experimental extract graphlib helpers ids module nn "
+        "compat errors experimental extract graphlib helpers module nn "
         "nn.activations nn.attention nn.dtypes nn.linear nn.lora "
         "nn.normalization nn.recurrent nn.stochastic object optimizer pytreelib "
         "rnglib spmd summary training training.optimizer transforms "
