@@ -1,3 +1,4 @@
+import functools
 import threading
 
 import jax
@@ -79,6 +80,37 @@ def test_interceptors_work_in_lifted_transforms():
     with nn.intercept_methods(record):
         Decorated().init(KEY, X)
     assert seen == [("Decorated", "__call__"), ("Dense", "__call__")]
+
+
+def test_decorated_methods_below_a_transform_are_intercepted_and_captured():
+    seen = []
+
+    def record(next_fun, args, kwargs, context):
+        seen.append((type(context.module).__name__, context.method_name))
+        return next_fun(*args, **kwargs)
+
+    def checked(method):
+        @functools.wraps(method)
+        def call(self, x):
+            return method(self, x)
+
+        return call
+
+    for transform in (nn.jit, nn.remat):
+
+        class Decorated(nn.Module):
+            @transform
+            @checked
+            @nn.compact
+            def __call__(self, x):
+                return nn.Dense(2)(x)
+
+        variables = Decorated().init(KEY, X)
+        seen.clear()
+        with nn.intercept_methods(record):
+            out, kept = Decorated().apply(variables, X, capture_intermediates=True)
+        assert seen == [("Decorated", "__call__"), ("Dense", "__call__")]
+        assert (kept["intermediates"]["__call__"][0] == out).all()
 
 
 def test_interceptors_are_per_thread():

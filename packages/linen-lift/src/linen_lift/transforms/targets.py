@@ -227,8 +227,10 @@ def as_body(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _is_method(fn: Any, cls: type[Any]) -> bool:
     found: Any = getattr(cls, getattr(fn, "__name__", type(fn).__name__), None)
-    # Else it became one outside of the transform.
-    return not is_marked(found, "_wrapped_method") and inspect.unwrap(found) is fn
+    if is_marked(found, "_wrapped_method"):
+        return False  # it became one outside of the transform
+    # A decorator may be inside of the transform, too.
+    return inspect.unwrap(found, stop=lambda each: each is fn) is fn
 
 
 def make_core(fn: Callable[..., Any], frame: Frame) -> Callable[..., Any]:
