@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import linen_lift as nn
+import nnx_transforms as nnx
+from nnx_transforms import bridge
 
 X = jnp.ones((4, 2))
 
@@ -158,6 +160,38 @@ def test_boxes_of_flax_around_variables_of_a_module_here(box):
     many = nn.meta.add_axis(many, 2, {nn.PARTITION_NAME: "heads"})
     assert many["params"]["kernel"].names == ("in", "out", "heads")
     assert stacked(3).apply(many, X).shape == (3, 4, 3)
+
+
+class Counting(flax.linen.Module):
+    @flax.linen.compact
+    def __call__(self, x):
+        count = self.variable("stats", "count", jnp.zeros, ())
+        count.value += 1
+        return flax.linen.Dense(3, name="dense")(x)
+
+
+@pytest.mark.parametrize("box", [nn.Partitioned, nn.LogicallyPartitioned])
+def test_boxes_here_around_variables_of_a_module_of_flax(box):
+    model = nn.FlaxModule(Counting())
+    variables = model.init(jax.random.key(0), X)
+    expected = model.apply(variables, X, mutable=["stats"])[0]
+    variables["params"]["dense"]["kernel"] = box(
+        variables["params"]["dense"]["kernel"], ("in", "out")
+    )
+    variables["stats"]["count"] = box(jnp.array(4.0), ())
+    out, updates = model.apply(variables, X, mutable=["stats"])
+    np.testing.assert_array_equal(out, expected)
+    count = updates["stats"]["count"]
+    assert type(count) is box and float(nn.unbox(count)) == 5
+
+
+def test_variables_of_a_live_module_of_flax_may_have_metadata():
+    live = bridge.ToNNX(nn.FlaxModule(Counting()), rngs=nnx.Rngs(0)).lazy_init(X)
+    expected = live(X)
+    live.count.unit = "calls"
+    live.dense.kernel.out_sharding = ("in", "out")
+    np.testing.assert_array_equal(live(X), expected)
+    assert live.count.value == 3 and live.count.unit == "calls"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import is_flax_module
 from ..filters import CollectionFilter, DenyList
+from ..metadata import map_axis_meta
 from ..module.base import Module
 from ..module.decorators import compact
 
@@ -58,7 +59,7 @@ class FlaxModule(Module):
             kind = type(inner).__name__
             raise TypeError(f"FlaxModule takes a module of flax.linen; found {kind}.")
         assert scope is not None
-        variables = scope.variables()
+        variables = map_axis_meta(_known_to_flax, scope.variables())
         rngs = {name: scope.make_rng(name) for name in scope.rngs}
         mutable = _flax_filter(scope.mutable) or []  # with False, Flax gives no pair
         if self.is_initializing():
@@ -87,6 +88,14 @@ def _initializing(module: Any, method: Any, mutable: Any) -> Any:
         return getattr(name, "__func__", name)(bound, *args, **kwargs)
 
     return flax.core.apply(run, mutable, flags={"initializing": True})
+
+
+def _known_to_flax(box: Any) -> Any:
+    """Has Flax take a box for one, which it does by class and not by methods."""
+    import flax.core
+
+    flax.core.meta.AxisMetadata.register(type(box))
+    return box
 
 
 def _flax_filter(mutable: CollectionFilter) -> Any:
