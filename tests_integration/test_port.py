@@ -448,6 +448,20 @@ def test_functions_that_are_others_here_are_listed():
     assert "`map_state`" in of_map.reason and "flat_state()" in of_flatten.reason
 
 
+def test_writes_to_the_leaves_of_a_state_are_listed():
+    source = """\
+    import jax
+    from flax import nnx
+    jax.tree_util.tree_map(halve, nnx.state(optimizer, nnx.OptState), dtypes)
+    nnx.update(optimizer, jax.tree.map(halve, nnx.state(optimizer)))
+    print(nnx.state(optimizer))
+    jax.tree.map(halve, nnx.variables(optimizer))
+    """
+    (found,) = port(textwrap.dedent(source)).problems
+    assert (found.line, found.name) == (3, "nnx.state(optimizer, nnx.OptState)")
+    assert "`nnx.variables`" in found.reason
+
+
 def test_types_of_variables_that_are_asked_for_exactly_are_listed():
     source = """\
     from flax import nnx

@@ -19,6 +19,11 @@ _OF_LEAVES = (
     "a leaf of a state is a `VariableState`, also where a filter is asked about it"
 )
 
+_OF_STATES = (
+    "leaves of a state are copies, so what is written to them is lost: map over "
+    "`nnx.variables`, or `nnx.update` the object with the result"
+)
+
 
 class Problem(NamedTuple):
     """Something that could not be mapped.
@@ -159,6 +164,20 @@ class _Rewriting(ast.NodeVisitor):
             wanted = f"{ast.unparse(asked[0])}.type"
             self.problem(node, ast.unparse(node), f"{_OF_LEAVES}: compare `{wanted}`")
         self.generic_visit(node)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        """Notices where leaves of a state are written to, as Flax's are live ones."""
+        call = node.value
+        if isinstance(call, ast.Call) and "map" in _chain(call.func)[-1]:
+            for given in call.args:
+                if isinstance(given, ast.Call) and self._is_state(given.func):
+                    self.problem(node, ast.unparse(given), _OF_STATES)
+        self.generic_visit(node)
+
+    def _is_state(self, node: ast.expr) -> bool:
+        name, *attributes = _chain(node)
+        paths = self.names.get(name, ())
+        return "flax.nnx.state" in (".".join((path, *attributes)) for path in paths)
 
     def _is_variable_type(self, node: ast.expr) -> bool:
         if isinstance(node, ast.Tuple | ast.List | ast.Set):
