@@ -686,6 +686,8 @@ def test_names_are_asked_only_for_what_is_loaded():
     given = {"weight": np.ones(2, np.float32)}
     model = nnx.Dict(w=nnx.Param(jnp.zeros(2)), rngs=nnx.Rngs(0), n=nnx.Cache(0))
     saving.load(given, model, {"w": "weight"}.__getitem__, nnx.Param)
+    with pytest.raises(TypeError, match="returned None for 'n'"):
+        saving.load(given, model, {"w": "weight"}.get)
     assert model.w.value.tolist() == [1.0, 1.0]
 
 

@@ -74,6 +74,7 @@ def load(
         FileNotFoundError: If there is no such file.
         DifferentGraphError: If the two differ: by path, and before anything is changed.
         ValueError: If the filter selects nothing, or a sharding does not fit an array.
+        TypeError: If the function for names returns no string.
         DamagedCheckpointError: If the file can't be read.
 
     Example:
@@ -142,7 +143,13 @@ def _mapped(name: str, names: Names | None) -> str:
     if names is None:
         return name
     if not isinstance(names, Mapping):
-        return names(name)
+        found: Any = names(name)
+        if not isinstance(found, str):
+            raise TypeError(
+                f"The function for names returned {found!r} for {name!r}, expected the "
+                "name in the file. Leave out what the file does not have by `filter`."
+            )
+        return found
     pieces = name.split("/")
     for end in range(len(pieces), -1, -1):
         prefix = "/".join(pieces[:end])
