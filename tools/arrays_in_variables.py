@@ -23,15 +23,16 @@ import nnx_transforms as nnx
 RETURNING = ["checkpoint", "jit", "remat", "shard_map", "vmap"]
 OTHERS = ["grad", "value_and_grad"]
 BRANCHES = ["cond", "switch"]
+NUMBERS = bool, int, float, complex
 
 
 class Held(nnx.Variable[Any]):
     """A variable that no test makes."""
 
 
-def held(tree: Any) -> Any:
-    """A pytree with variables in the places of arrays."""
-    kinds = jax.Array, np.ndarray, np.generic
+def held(tree: Any, *more: type[Any]) -> Any:
+    """A pytree with variables in the places of arrays, and of some more types."""
+    kinds = jax.Array, np.ndarray, np.generic, *more
     return jax.tree.map(lambda x: Held(x) if isinstance(x, kinds) else x, tree)
 
 
@@ -49,11 +50,12 @@ def of_variables(f: Callable[..., Any], returns: bool) -> Callable[..., Any]:
     """A function of variables; one for each function, as traces are kept for it."""
     kept = f"_of_variables_{returns}"
     found: Callable[..., Any] | None = getattr(f, "__dict__", {}).get(kept)
-    if found is None:
+    # Whoever wraps a function copies its attributes.
+    if found is None or inspect.unwrap(found, stop=lambda g: g is f) is not f:
 
         def found(*args: Any, **kwargs: Any) -> Any:
             out = f(*taken(args), **taken(kwargs))
-            return held(out) if returns else out
+            return held(out, *NUMBERS) if returns else out
 
         _dress(found, f)
         with contextlib.suppress(AttributeError, TypeError):
