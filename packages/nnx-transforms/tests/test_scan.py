@@ -193,6 +193,8 @@ def test_argument_checks_like_lax_scan():
             scan(function, **options)(*args)
     with pytest.raises(ValueError):
         scan(f, length=2)(1, xs)
+    with pytest.raises(jax.errors.ConcretizationTypeError, match="`length`"):
+        jax.jit(lambda n: scan(f, length=n)(1, None))(2)
     with pytest.raises(ValueError, match=r"argument \[1\] is a"):
         scan(f, in_axes=(Carry, SHARED))(1, xs)
 

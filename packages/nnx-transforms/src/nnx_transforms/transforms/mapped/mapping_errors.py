@@ -143,7 +143,7 @@ def check_given(
     lines: list[str] = []
     sizes: set[Any] = set()
     for key in ("axis_size", "length"):
-        if options.get(key) is not None:
+        if isinstance(options.get(key), int | np.integer):  # else JAX says so
             sizes.add(options[key])
             lines.append(f"{key}: {options[key]}")
     for what, place, leaf, axis in entering(entry):
