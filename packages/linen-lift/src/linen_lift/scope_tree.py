@@ -25,6 +25,8 @@ from typing import Any
 
 import jax
 
+from graphcore.authors import UNSET
+
 from . import errors
 from .filters import CollectionFilter, in_filter
 from .frozen_dict import FrozenDict, unfreeze
@@ -180,7 +182,7 @@ class Scope:
         """
         return key in self.flags
 
-    def get_flag(self, key: Any, default: Any = MISSING) -> Any:
+    def get_flag(self, key: Any, default: Any = UNSET) -> Any:
         """The value of a flag.
 
         Args:
@@ -190,7 +192,7 @@ class Scope:
         Raises:
             KeyError: if it is not set and no default is given.
         """
-        if key not in self.flags and default is MISSING:
+        if key not in self.flags and default is UNSET:
             raise KeyError(f"Flag {key!r} is not set in the scope {self.path_text}.")
         return self.flags.get(key, default)
 

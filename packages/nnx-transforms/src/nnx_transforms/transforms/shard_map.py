@@ -207,7 +207,7 @@ class _OfTypes(PrefixMapping[Any]):
             named.pop()
         others = {kind: getattr(spec, kind) for kind in ("reduced", "unreduced")}
         if self.names:
-            others = {kind: found & self.names for kind, found in others.items()}
+            others = {kind: axes & self.names for kind, axes in others.items()}
         return spec.update(partitions=[x or None for x in named], **others)
 
 
