@@ -29,6 +29,7 @@ from graphcore.prefixes import *
 from graphcore.refmap import *
 from graphcore.state.filters import *
 from graphcore.state.state import *
+from graphcore.tracebacks import *
 from graphcore.trees import *
 from graphcore.variables.impl import *
 from graphcore.variables.metadata import *

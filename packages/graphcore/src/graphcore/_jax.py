@@ -27,6 +27,8 @@ from typing import Any, TypeAlias
 import jax
 from jax.extend.source_info_util import register_exclusion
 
+from graphcore.tracebacks import leave_out_of_tracebacks
+
 try:
     from jax.extend.core import find_top_trace, get_opaque_trace_state
 except ImportError:  # JAX before 0.9
@@ -96,6 +98,7 @@ def leave_out_of_locations(module: str, *parts: str) -> None:
     Profiles, compiled code and errors about leaked tracers name the innermost line
     that is not in JAX. Without this, that of `model.w * x` is an operator of
     `Variable`, and that of a loop the transformation of which it is made.
+    `graphcore.shorten_traceback` leaves out the frames of the package, too.
 
     Args:
         module: The file of the package, its `__file__`.
@@ -107,7 +110,9 @@ def leave_out_of_locations(module: str, *parts: str) -> None:
     """
     folder = os.path.join(os.path.dirname(module), "")
     for part in parts or ("",):
-        register_exclusion(os.path.join(folder, *part.split("/")))
+        path = os.path.join(folder, *part.split("/"))
+        register_exclusion(path)
+        leave_out_of_tracebacks(path)
 
 
 leave_out_of_locations(__file__)

@@ -62,7 +62,16 @@ from .transforms.variables import *
 __version__ = "1.0.0"
 
 # Layers are shown: their lines tell more than that of the call.
-_leave_out(__file__, "lift/", "module/", "rng.py", "scope", "transforms/")
+_leave_out(
+    __file__,
+    "dataflow.py",
+    "leaves.py",
+    "lift/",
+    "module/",
+    "rng.py",
+    "scope",
+    "transforms/",
+)
 
 # Code for Flax Linen also writes `nn.linear.default_kernel_init`, `nn.meta.unbox` and
 # the like. So the modules of layers are there, and two by other names.

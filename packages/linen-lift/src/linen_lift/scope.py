@@ -13,6 +13,8 @@ from typing import Any
 
 import jax
 
+from graphcore import api_boundary
+
 from . import errors, filters
 from .dataflow import evaluate_independent
 from .filters import *
@@ -101,6 +103,7 @@ def apply(
     """
     is_filter_empty(mutable)  # refuses what is no filter
 
+    @api_boundary
     @functools.wraps(fn)
     def wrapper(
         variables: Mapping[str, Any], /, *args: Any, rngs: Any = None, **kwargs: Any
@@ -138,6 +141,7 @@ def init(
     """
     applied = apply(fn, mutable, {**(flags or {}), "initializing": True})
 
+    @api_boundary
     @functools.wraps(fn)
     def wrapper(rngs: Any, /, *args: Any, **kwargs: Any) -> Any:
         out = applied({}, *args, rngs=rngs, **kwargs)
@@ -173,6 +177,7 @@ def lazy_init(*_args: Any, **_options: Any) -> Callable[..., dict[str, Any]]:
     """
     initialize = init(*_args, **_options)
 
+    @api_boundary
     @functools.wraps(initialize)
     def wrapper(rngs: Any, /, *args: Any, **kwargs: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:

@@ -15,6 +15,7 @@ from graphcore.boundary.places import is_object
 from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import trace_of
 from graphcore.rebuilt import belongs
+from graphcore.tracebacks import shorten_traceback
 
 __all__ = ["Callee", "lifted", "mark_lifted"]
 
@@ -170,6 +171,7 @@ def lifted(f: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[...
     What is made looks like `f`, as `functools.wraps` does it. If `f` is bound to an
     object, or made of a function that is, a further transformation around it finds
     that object: it calls the decorated function again with `f` on the inner one.
+    Tracebacks of its errors are shortened, as `graphcore.shorten_traceback` does it.
 
     Args:
         f: The function that is transformed.
@@ -195,7 +197,11 @@ def lifted(f: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[...
 
     def decorate(call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            return call(f, *args, **kwargs)
+            try:
+                return call(f, *args, **kwargs)
+            except Exception as error:
+                shorten_traceback(error)
+                raise
 
         # What another transform made keeps what it compiled for itself, and shows the
         # attributes of the function.

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from graphcore import api_boundary
 from graphcore.authors import UNSET
 
 from .. import errors
@@ -320,6 +321,7 @@ class Module(Declarations, Summaries):
 
     # --- pure functions -------------------------------------------------------------
 
+    @api_boundary
     def apply(
         self,
         variables: Mapping[str, Any],
@@ -362,6 +364,7 @@ class Module(Declarations, Summaries):
         run = pure(scopes.apply, method, self, mutable, capture_intermediates)
         return run(variables, *args, rngs=rngs, **kwargs)
 
+    @api_boundary
     def init_with_output(
         self,
         rngs: Any,
@@ -394,6 +397,7 @@ class Module(Declarations, Summaries):
         make = pure(scopes.init, method, self, mutable, capture_intermediates)
         return make(rngs, *args, **kwargs)
 
+    @api_boundary
     @parameters_of(init_with_output)
     def init(self, *_args: Any, **_options: Any) -> dict[str, Any]:
         """Creates the variables of a module.
@@ -418,6 +422,7 @@ class Module(Declarations, Summaries):
         check_instance(self, "init")
         return self.init_with_output(*_args, **_options)[1]
 
+    @api_boundary
     def lazy_init(
         self,
         rngs: Any,

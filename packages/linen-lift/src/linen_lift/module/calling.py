@@ -9,6 +9,8 @@ from typing import Any
 
 import jax
 
+from graphcore import shorten_traceback
+
 from .. import errors
 from .context import InterceptorContext, context
 
@@ -86,6 +88,7 @@ def wrap_method(
             return out
         except Exception as error:
             errors.explain_flax(error)
+            shorten_traceback(error)
             raise
         finally:
             modules.pop()

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from graphcore import api_boundary
+
 from .. import scope as scopes
 from ..errors import CallShareScopeOnUnboundModuleError
 from ..filters import CollectionFilter
@@ -98,6 +100,7 @@ def init(*_args: Any, **_options: Any) -> Callable[..., Any]:
     """
     make = init_with_output(*_args, **_options)
 
+    @api_boundary
     def wrapper(rngs: Any, /, *args: Any, **kwargs: Any) -> Any:
         return make(rngs, *args, **kwargs)[1]
 

@@ -14,6 +14,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from graphcore import api_boundary
+
 from ..filters import CollectionFilter
 from ..leaves import as_function_of, is_array
 from ..metadata import AxisMetadata, unbox
@@ -28,6 +30,7 @@ from .preparation import INIT_MUTABLE, check_instance
 class Summaries(ModuleBase):
     """The part of `Module` that shows which modules it has, and what is in them."""
 
+    @api_boundary
     def tabulate(
         self,
         rngs: Any,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias
 
+from graphcore import api_boundary
 from nnx_transforms.arguments import signature_of
 from nnx_transforms.legacy.state_axes import construct_stacked, pmap, scan, vmap
 from nnx_transforms.modules.module import Module
@@ -167,6 +168,7 @@ class _Transformed(Module):
         """Reaches other methods than `__call__`: `m.call.encode(x)`."""
         return _Methods(self)
 
+    @api_boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the inner module, transformed.
 

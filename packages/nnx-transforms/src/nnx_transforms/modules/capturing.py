@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from graphcore import State, Variable, VariableState
+from graphcore import State, Variable, VariableState, api_boundary
 from nnx_transforms.modules.containers import Dict
 from nnx_transforms.modules.module import CAPTURED, Module
 from nnx_transforms.modules.views import iter_modules
@@ -59,6 +59,7 @@ def capture(
         return lambda f: capture(f, *types, init=init, method_outputs=method_outputs)
     bound = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
 
+    @api_boundary
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         module = bound if isinstance(bound, Module) else args[0]
         # What a `Dict` holds are its items: nothing is put there.

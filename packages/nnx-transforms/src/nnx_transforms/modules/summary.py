@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from graphcore import is_variable, variables
+from graphcore import api_boundary, is_variable, variables
 from graphcore.authors import is_object, path_text, raw_value_of
 from nnx_transforms.modules.capturing import methods_wrapped
 from nnx_transforms.modules.module import is_module_class
@@ -25,6 +25,7 @@ from nnx_transforms.transforms.vjp import vjp
 __all__ = ["tabulate"]
 
 
+@api_boundary
 def tabulate(
     obj: Any,
     *args: Any,

@@ -27,7 +27,16 @@ from typing import (
 import jax
 import jax.numpy as jnp
 
-from graphcore import All, Filter, State, VariableState, clone, iter_graph, to_predicate
+from graphcore import (
+    All,
+    Filter,
+    State,
+    VariableState,
+    api_boundary,
+    clone,
+    iter_graph,
+    to_predicate,
+)
 from graphcore.authors import UNSET, path_text, raw_value_of, write_raw
 from nnx_transforms.graph import recursive_map
 from nnx_transforms.randomness.rngs import (
@@ -130,6 +139,7 @@ def _applied(change: Callable[[Any], Any], node: Any) -> Any:
         return change(node)
 
     def decorator(function: F) -> F:
+        @api_boundary
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             changed = change((args, kwargs))

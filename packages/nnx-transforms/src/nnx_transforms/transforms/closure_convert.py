@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from graphcore import diff, is_variable, iter_graph
+from graphcore import api_boundary, diff, is_variable, iter_graph
 from graphcore.authors import (
     Callee,
     Divided,
@@ -45,6 +45,7 @@ def _converted(*args: Any) -> None:
     """What the arguments of converted functions enter."""
 
 
+@api_boundary
 def closure_convert(
     fun: Callable[..., R], *example_args: Any
 ) -> tuple[Callable[..., R], list[Any]]:
@@ -104,6 +105,7 @@ def closure_convert(
     finally:
         parts.clear()
 
+    @api_boundary
     def converted(*args_and_hoisted: Any) -> Any:
         args, hoisted = args_and_hoisted[:count], args_and_hoisted[count:]
         entry = enter(_converted, args)

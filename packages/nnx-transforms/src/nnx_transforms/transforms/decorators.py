@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
+from graphcore import api_boundary
 from nnx_transforms.transforms.graph_mode import take_graph_mode
 from nnx_transforms.transforms.types import AtOnce, OfArguments, P, Same, T, WithOptions
 
@@ -114,4 +115,4 @@ def _optional(transform: T, later: Callable[[Any, dict[str, Any]], Any]) -> T:
             return transform(*args, **kwargs)
         return lambda f: later(f, kwargs)
 
-    return wrapper  # type: ignore[return-value]
+    return api_boundary(wrapper)  # type: ignore[return-value]

@@ -77,7 +77,7 @@ def accepts_graph_mode(function: F) -> F:
             take_graph_mode(function, kwargs)
         return function(*args, **kwargs)
 
-    return wrapper  # type: ignore[return-value]
+    return graphcore.api_boundary(wrapper)  # type: ignore[return-value]
 
 
 # graphcore's functions, for code that says the mode.

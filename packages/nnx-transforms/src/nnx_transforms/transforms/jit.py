@@ -19,6 +19,7 @@ from typing import Any, Concatenate, Generic, Protocol, Self, cast, overload
 
 import jax
 
+from graphcore import api_boundary, shorten_traceback
 from graphcore.authors import (
     UNSET,
     Bodies,
@@ -87,31 +88,35 @@ class Jitted(Generic[P, R]):
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         notes = self._notes
         notes.explanation = None
-        warm = self._bodies.recall(args, kwargs) if self._is_simple else None
-        if warm is None or not warm[0].is_direct:
-            return self._call(args, kwargs, warm)  # type: ignore[no-any-return]
-        body, _, variables, raw, plain, kwargs = warm
-        leaked: Sequence[int] = ()
-        count = notes.count
-        try:
+        try:  # `api_boundary` would take time
+            warm = self._bodies.recall(args, kwargs) if self._is_simple else None
+            if warm is None or not warm[0].is_direct:
+                return self._call(args, kwargs, warm)  # type: ignore[no-any-return]
+            body, _, variables, raw, plain, kwargs = warm
+            leaked: Sequence[int] = ()
+            count = notes.count
             try:
-                values, out, change = body.direct(raw, *plain, **kwargs)
-            finally:
-                if notes.count != count:  # It was traced.
-                    leaked = take_back_leaked(Entry.recalled(*warm))
-            if leaked:
-                body.refuse_leaked(leaked, body.direct)
+                try:
+                    values, out, change = body.direct(raw, *plain, **kwargs)
+                finally:
+                    if notes.count != count:  # It was traced.
+                        leaked = take_back_leaked(Entry.recalled(*warm))
+                if leaked:
+                    body.refuse_leaked(leaked, body.direct)
+            except Exception as error:
+                entry = Entry.recalled(*warm)
+                if not self._can_try_again(entry, error):
+                    raise
+                return cast("R", entry.commit(*body.call_arranged(entry)))
+            if not change.is_in_place:
+                entry = Entry.recalled(*warm)
+                return cast("R", entry.commit(values, out, change))
+            if change.positions:
+                change.write(variables, values[0], body.layout)
+            return out  # type: ignore[no-any-return]
         except Exception as error:
-            entry = Entry.recalled(*warm)
-            if not self._can_try_again(entry, error):
-                raise
-            return cast("R", entry.commit(*body.call_arranged(entry)))
-        if not change.is_in_place:
-            entry = Entry.recalled(*warm)
-            return cast("R", entry.commit(values, out, change))
-        if change.positions:
-            change.write(variables, values[0], body.layout)
-        return out  # type: ignore[no-any-return]
+            shorten_traceback(error)
+            raise
 
     def _call(
         self,
@@ -233,6 +238,7 @@ class Jitted(Generic[P, R]):
 
     # Ahead of time
 
+    @api_boundary
     def trace(self, /, *args: Any, **kwargs: Any) -> Traced:
         """Traces the function for arguments, which may be abstract.
 
@@ -268,6 +274,7 @@ class Jitted(Generic[P, R]):
             raise
         return Traced(stage, self._enter, self._remember, statics, entry.body)
 
+    @api_boundary
     def lower(self, /, *args: Any, **kwargs: Any) -> Lowered:
         """Lowers the function for arguments, which may be abstract.
 
@@ -287,6 +294,7 @@ class Jitted(Generic[P, R]):
         """
         return self.trace(*args, **kwargs).lower()
 
+    @api_boundary
     def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """Returns shapes and dtypes of the output, without computing anything.
 

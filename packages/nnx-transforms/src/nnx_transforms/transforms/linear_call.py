@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jax.custom_derivatives import linear_call as jax_linear_call
 
+from graphcore import api_boundary
 from graphcore.authors import Callee, enter
 from nnx_transforms.transforms.derivatives.guards import on_tracers, without_tangents
 from nnx_transforms.transforms.derivatives.rule_call import RuleCall, named_like
@@ -61,6 +62,7 @@ def _not_differentiable(name: str, what: str) -> str:
     )
 
 
+@api_boundary
 def linear_call(
     fun: Callable[..., R],
     fun_transpose: Callable[..., Any],

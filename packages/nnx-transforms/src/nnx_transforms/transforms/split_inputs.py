@@ -17,6 +17,7 @@ from typing import Any
 
 from graphcore import (
     RefMap,
+    api_boundary,
     clear_non_graph_nodes,
     current_update_context,
     from_tree,
@@ -68,6 +69,7 @@ def split_inputs(
         1
     """
 
+    @api_boundary
     @functools.wraps(f, updated=() if is_object(f) else functools.WRAPPER_UPDATES)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         args = resolve_kwargs(f, args, kwargs)
@@ -118,6 +120,7 @@ def merge_inputs(
         (True, 3.0)
     """
 
+    @api_boundary
     @functools.wraps(f, updated=() if is_object(f) else functools.WRAPPER_UPDATES)
     def wrapper(*pure_args: Any) -> Any:
         try:

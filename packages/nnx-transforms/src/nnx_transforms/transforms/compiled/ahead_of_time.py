@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import jax
 
+from graphcore import api_boundary
 from graphcore.authors import Bodies, Entry, Inside, path_text
 from nnx_transforms.arguments import with_statics
 from nnx_transforms.transforms.compiled.array_errors import explain_arrays
@@ -177,6 +178,7 @@ class Compiled(_Stage):
 
     __slots__ = ()
 
+    @api_boundary
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         args = (*self._bound, *args)
         full = tuple(with_statics(args, self._statics))

@@ -7,6 +7,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, Generic, Self, overload
 
+from graphcore import api_boundary
 from graphcore.authors import (
     Callee,
     enter,
@@ -69,6 +70,7 @@ class RuleFunction(Generic[P, R]):
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
+    @api_boundary
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the function.
 
