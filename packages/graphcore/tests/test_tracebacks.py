@@ -54,7 +54,7 @@ def raised_by(call, *args):
     return caught.value
 
 
-@pytest.mark.parametrize("mode", ["auto", "quiet_remove_frames"])
+@pytest.mark.parametrize("mode", ["auto", "quiet_remove_frames", "remove_frames"])
 def test_frames_of_the_library_are_left_out(mode):
     jax.config.update("jax_traceback_filtering", mode)
     error = raised_by(failing())
@@ -68,6 +68,12 @@ def test_frames_of_the_library_are_left_out(mode):
 def test_all_frames_are_shown_where_jax_shows_its_own():
     jax.config.update("jax_traceback_filtering", "off")
     files = files_of(raised_by(failing()))
+    assert any("graphcore" in name for name in files)
+
+
+def test_the_record_that_jax_makes_of_all_frames_is_whole():
+    jax.config.update("jax_traceback_filtering", "remove_frames")
+    files = files_of(raised_by(failing()).__cause__)
     assert any("graphcore" in name for name in files)
 
 

@@ -102,7 +102,8 @@ def shorten_traceback(error: BaseException) -> None:
                     frame.f_locals["__tracebackhide__"] = True
         else:
             at.with_traceback(_shortened(at.__traceback__))  # whatever its type sets
-        at = at.__cause__
+        # With this mode, the cause is JAX's record of all frames.
+        at = None if mode == "remove_frames" else at.__cause__
 
 
 def _shortened(all_frames: types.TracebackType | None) -> types.TracebackType | None:
