@@ -720,6 +720,19 @@ def test_what_else_goes_wrong_in_a_vmap_is_not_blamed_on_its_variables():
         whole.init(KEY, X)
 
 
+@pytest.mark.parametrize("transform", [nn.scan, nn.vmap, nn.add_metadata_axis])
+@pytest.mark.parametrize("axis", [1.5, "x", (0,), nn.lift.In("x"), nn.lift.Out(1.5)])
+def test_an_axis_of_variables_is_an_integer(transform, axis):
+    with pytest.raises(TypeError, match=r"variable_axes takes .* {'params': .*; got"):
+        transform(nn.Dense, variable_axes={"params": axis})(3).init(KEY, X)
+
+
+@pytest.mark.parametrize("axis", [None, nn.broadcast, nn.lift.In(None)])
+def test_scan_has_another_option_for_what_iterations_share(axis):
+    with pytest.raises(TypeError, match=r"variable_axes .* in variable_broadcast\."):
+        nn.scan(nn.Dense, variable_axes={"params": axis})(3).init(KEY, X, X)
+
+
 @pytest.mark.parametrize("transform", [nn.vmap, nn.scan])
 @pytest.mark.parametrize("option", ["variable_axes", "split_rngs"])
 @pytest.mark.parametrize("given", [0, True, "params", ["params"]])

@@ -178,6 +178,14 @@ def test_numbers_of_numpy():
     assert layer.init_with_output(KEY, x)[0].shape == (2, 3, 6)
     for norm in (nn.LayerNorm(reduction_axes=last), nn.BatchNorm(False, axis=last)):
         assert norm.init_with_output(KEY, x)[0].shape == x.shape
+    for name in ("strides", "kernel_dilation", "padding"):
+        outs = [
+            nn.Conv(5, (2,), **{name: value}).init_with_output(KEY, x)[0]
+            for value in (2, np.int64(2), [np.int64(2)], np.array([2]))
+        ]
+        assert len({out.shape for out in outs}) == 1
+        for out in outs[1:]:
+            close(out, outs[0])
 
 
 def test_dense_general_with_a_kernel_per_entry():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from numbers import Integral  # NumPy's are of it, too
 from typing import Any, TypeAlias
 
 import jax
@@ -29,8 +30,8 @@ _WRAPS = {"CIRCULAR": "wrap", "REFLECT": "reflect"}
 def _per_axis(value: Any, count: int, name: str) -> tuple[int, ...]:
     if value is None:
         value = 1
-    if isinstance(value, int):
-        return (value,) * count
+    if isinstance(value, Integral):
+        return (int(value),) * count
     if len(value) != count:
         raise ValueError(
             f"A convolution needs one {name} per axis of kernel_size ({count}); found "
@@ -48,9 +49,9 @@ def padding_pairs(padding: Any, size: tuple[int, ...]) -> Any:
     """
     if isinstance(padding, str):
         return padding
-    if isinstance(padding, int):
+    if isinstance(padding, Integral):
         padding = (padding,) * len(size)
-    pairs = [(p, p) if isinstance(p, int) else p for p in padding]
+    pairs = [(p, p) if isinstance(p, Integral) else p for p in padding]
     if len(pairs) != len(size) or not all(
         isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs
     ):

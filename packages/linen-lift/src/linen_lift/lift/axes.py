@@ -107,7 +107,7 @@ class VariableAxes:
         params: the `metadata_params` of the transform.
 
     Raises:
-        TypeError: if `axes` is no mapping.
+        TypeError: if `axes` is no mapping, or an axis no integer.
     """
 
     def __init__(self, axes: Mapping[Any, AxisSpec], params: Mapping[Any, Any]) -> None:
@@ -116,6 +116,11 @@ class VariableAxes:
         self.in_filters, self.in_axes = _one_way(axes, Out)
         self.out_filters, self.out_axes = _one_way(axes, In)
         self._params = params
+        for axis in (*self.in_axes, *self.out_axes):
+            if not (is_shared(axis) or hasattr(axis, "__index__")):
+                raise TypeError(
+                    f"variable_axes takes {what}; got {axis!r} in {axes!r}."
+                )
 
     def cut(self, groups: Any) -> Any:
         """Tells the boxes in groups of variables that their axis is mapped over."""

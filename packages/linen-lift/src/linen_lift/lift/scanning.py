@@ -105,6 +105,7 @@ def scan(
         The looping function `(scope, carry, *xs) -> (carry, ys)`.
 
     Raises:
+        TypeError: if an axis is no integer.
         BroadcastVariableError: when a broadcast variable is created from the carry,
             from a stream that is split, or from scanned data.
         CarriedVariableError: when a carried variable is created in no iteration.
@@ -120,6 +121,12 @@ def scan(
         (4,)
     """
     mapped = axes.VariableAxes(variable_axes, metadata_params)
+    if any(map(axes.is_shared, (*mapped.in_axes, *mapped.out_axes))):
+        raise TypeError(
+            "variable_axes of scan takes an axis for each collection, along which the "
+            f"iterations' variables are stacked; got {variable_axes!r}. Name a "
+            "collection that they share in variable_broadcast."
+        )
     splits = axes.Splits(split_rngs)
     not_broadcast = filters.subtract_filters(True, variable_broadcast)
     arg_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
