@@ -531,6 +531,57 @@ def test_rnn_options(reverse, keep_order, lengths, return_carry):
     )
 
 
+IMAGE_STEP = normal(2, 5, 4, 2)
+INITIALIZED = {
+    "Dense": ((3,), X),
+    "DenseGeneral": ((3,), X),
+    "Einsum": (((4, 3), "abc,cd->abd"), X),
+    "Embed": ((5, 3), jnp.array([1])),
+    "Conv": ((8, 3), X),
+    "ConvLocal": ((8, 3), X),
+    "ConvTranspose": ((8, 3), X),
+    "BatchNorm": ((False,), X),
+    "LayerNorm": ((), X),
+    "RMSNorm": ((), X),
+    "GroupNorm": ((2,), X),
+    "InstanceNorm": ((), X),
+    "PReLU": ((), X),
+    "MultiHeadDotProductAttention": ((2,), X),
+    **{name: ((3,), None, normal(2, 2)) for name in CELLS if name.endswith("Cell")},
+    "ConvLSTMCell": ((3, (3, 2)), None, IMAGE_STEP),
+}
+
+
+@pytest.mark.parametrize("name", INITIALIZED)
+def test_each_initializer_makes_what_it_makes_in_flax(name):
+    def initialized(lib):
+        kind = getattr(lib, name)
+        number = name == "PReLU"  # whose option is a value
+        options = {
+            field: float(i) if number else functools.partial(counted, 1000.0 * i)
+            for i, field in enumerate(fields)
+        }
+        model = kind(*layer, **options)
+        if not hasattr(kind, "initialize_carry"):
+            return model.init(KEYS, *args)
+        x = args[-1]
+        carry = model.initialize_carry(KEYS["params"], x.shape)
+        # (Kernels that no option makes have other random values.)
+        return carry, model.init(KEYS, carry, x) if "kernel_init" in fields else {}
+
+    def counted(first, key, shape, dtype=jnp.float32):
+        return first + jnp.arange(np.prod(shape, dtype=int), dtype=dtype).reshape(shape)
+
+    layer, *args = INITIALIZED[name]
+    kinds = getattr(nn, name), getattr(flax_nn, name)
+    fields, theirs = (
+        sorted(f for f in kind.__dataclass_fields__ if f.endswith("_init"))
+        for kind in kinds
+    )
+    assert fields == theirs != []
+    close(initialized(nn), quiet(initialized, flax_nn), 0)
+
+
 @pytest.mark.parametrize("lengths", [None, jnp.array([6, 2, 1])])
 def test_bidirectional(lengths):
     same(
