@@ -411,6 +411,19 @@ def test_a_graph_without_arrays(tmp_path):
     assert saving.restore(tmp_path / "none", nnx.Dict(name="other")).name == "other"
 
 
+@pytest.mark.parametrize("jit", [nnx.jit, jax.jit])
+def test_what_is_traced_is_restored_outside(tmp_path, jit):
+    make = lambda: nnx.Dict(inner=nnx.Dict(w=nnx.Param(jnp.arange(3.0))))
+    saving.save(tmp_path / "model", make())
+
+    @jit
+    def inside(x):
+        return saving.restore(tmp_path / "model", make()).inner.w.value + x
+
+    with pytest.raises(TypeError, match=r"at 'inner/w' is traced.* Restore .* outside"):
+        inside(1.0)
+
+
 # Placement
 
 

@@ -69,11 +69,18 @@ def placement_of(
         says, or the variable.
 
     Raises:
+        TypeError: If the array is traced, and nothing was asked for.
         ValueError: If the array can't lie there, or what was asked for needs a mesh.
     """
     if isinstance(sharding, StateSharding):
         sharding = sharding.map_prefix(path, variable)
     asked = sharding
+    if sharding is None and isinstance(value, jax.core.Tracer):
+        raise TypeError(
+            f"The array at {path_text(path)!r} is traced, as inside of `jit`, and lies "
+            "nowhere yet. Restore the object outside, and give it to the function: "
+            "inside, the file would be read once, for a constant of what is compiled."
+        )
     if sharding is None and isinstance(value, jax.Array):
         return value.sharding if value.committed else None
     if sharding is None and isinstance(value, jax.ShapeDtypeStruct):

@@ -146,6 +146,7 @@ def restore(
             what is missing or new, of another shape, dtype or variable type, or shared
             otherwise, by path.
         DamagedCheckpointError: If the checkpoint is not whole.
+        TypeError: If the graph is traced, as inside of `jit`, and no sharding is given.
         ValueError: If it is something else than a checkpoint of a graph, the filter
             selects nothing, or a sharding does not fit an array or lacks a mesh.
 
