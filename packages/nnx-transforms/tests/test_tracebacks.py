@@ -87,6 +87,12 @@ CALLS = {
     "rule of custom_vjp": lambda m: nnx.grad(
         ruled(nnx.custom_vjp, "defvjp", refuse, refuse)
     )(m),
+    "later rule of custom_vjp": lambda m: nnx.vjp(
+        ruled(nnx.custom_vjp, "defvjp", lambda m: (m.n.value.sum(), None), refuse), m
+    )[1](1.0),
+    "rule under plain JAX": lambda m: jax.grad(
+        lambda x: nnx.linear_call(lambda _, x: x, refuse, 1.0, x)
+    )(1.0),
     "custom_jvp": lambda m: ruled(lambda f: nnx.custom_jvp(refuse), "defjvp", refuse)(
         m
     ),

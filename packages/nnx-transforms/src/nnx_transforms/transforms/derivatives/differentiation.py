@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from graphcore import Filter, Not, Param, is_variable
+from graphcore import Filter, Not, Param, api_boundary, is_variable
 from graphcore.authors import (
     UNSET,
     Callee,
@@ -428,6 +428,7 @@ class LinearMap:
     apply: Callable[..., Any] = field(metadata={"static": True})
     linear: Any
 
+    @api_boundary
     def __call__(self, *tangents: Any) -> Any:
         """Maps tangents, or a cotangent; see `vjp` and `linearize`."""
         return self.apply(self.linear, *tangents)

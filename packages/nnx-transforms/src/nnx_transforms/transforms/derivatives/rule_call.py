@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import CustomVJPPrimal
 
-from graphcore import RefMap
+from graphcore import RefMap, api_boundary
 from graphcore.authors import Callee, Change, Divided, Entry, Inside, Left, enter
 from nnx_transforms.transforms.compiled.donation import rules_running
 from nnx_transforms.transforms.derivatives.guards import without_tangents
@@ -70,6 +70,7 @@ def _refuse_inside(where: str, divided: Divided) -> None:
 def named_like(f: Callable[..., Any], pure: Callable[..., Any]) -> Callable[..., Any]:
     """A function with the name of another, but not its signature."""
 
+    @api_boundary  # JAX calls rules later than the function
     def named(*args: Any) -> Any:
         return pure(*args)
 
