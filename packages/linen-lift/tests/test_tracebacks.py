@@ -46,6 +46,14 @@ class WithSetup(nn.Module):
         return x
 
 
+class WithRule(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        call = lambda module, x: module(x)
+        forward = functools.partial(nn.vjp, call)
+        return nn.custom_vjp(call, forward, refuse)(nn.Dense(1), x)
+
+
 def of_scope(scope, x):
     return scope.child(lambda scope, x: Inner(parent=None).init(KEY, x))(x)
 
@@ -76,6 +84,9 @@ CALLS = {
         )
     ).init(KEY, X),
     "in jax.jit": lambda: jax.jit(Outer(nn.remat).init)(KEY, X),
+    "later rule": lambda: jax.grad(
+        lambda x: WithRule().init_with_output(KEY, x)[0].sum()
+    )(X),
     "function": lambda: nn.init(lambda m, x: m(x), Inner())(KEY, X),
     "function with output": lambda: nn.apply(lambda m, x: m(x), Inner())(VARIABLES, X),
     "scope": lambda: nn.scope.init(of_scope)(KEY, X),

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from graphcore import api_boundary
 from graphcore.authors import psum_cotangents
 
 from ..errors import MultipleScopesError
@@ -402,6 +403,7 @@ def custom_vjp(
             out, residuals = checked_pair(both, _FORWARD_RULE)
             return (out, left), residuals
 
+        @api_boundary  # JAX calls it later than the function
         def backward(residuals: Any, cotangents: Any) -> Any:
             out_cotangent, _ = cotangents
             found = backward_fn(*static_args, residuals, out_cotangent)
