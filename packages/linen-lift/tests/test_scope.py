@@ -1,3 +1,4 @@
+import sys
 import threading
 from functools import partial
 
@@ -172,6 +173,17 @@ def test_child_keyword_arguments_and_no_named_call():
     assert init(model)(KEY, jnp.ones(3))[0].shape == (5,)
 
 
+def test_operations_of_a_child_carry_its_name():
+    def model(scope, named_call):
+        return scope.child(dense, "layer", named_call=named_call)(jnp.ones(3), 2)
+
+    _, variables = init(model)(KEY, True)
+    for named_call in (True, False):
+        run = jax.jit(partial(apply(model), named_call=named_call))
+        text = run.lower(variables).as_text(debug_info=True)
+        assert ("/layer/" in text) is named_call
+
+
 def test_rewound_frees_names_and_perhaps_streams():
     scope = bind({}, KEY, mutable=True)
     first = scope.make_rng()
@@ -205,6 +217,30 @@ def test_reading_and_writing():
     assert v.is_mutable() and repr(v) == "Variable(state/a/n)"
 
 
+def test_what_is_stored_in_place_of_a_dict_is_all_there_is():
+    scope = bind({}, mutable=True)
+    scope.put_variable("state", "v", {"a": 1})
+    scope.put_variable("state", "v", 2)
+    assert scope.get_variable("state", "v") == 2
+    scope.put_variable("state", "v", {"b": 3})
+    assert scope.get_variable("state", "v") == {"b": 3}
+
+
+def test_variables_has_what_is_not_empty_and_may_be_changed():
+    scope = bind({"params": {"w": 1}, "none": {}}, mutable=True)
+    seen = scope.variables()
+    assert seen == {"params": {"w": 1}}
+    seen["params"]["w"] = 2
+    assert scope.get_variable("params", "w") == 1
+
+
+def test_a_variable_that_is_not_there_is_named_with_the_collections_that_have_any():
+    scope = bind({"params": {"w": 1}, "none": {}})
+    with pytest.raises(errors.ScopeCollectionNotFound, match="params") as raised:
+        scope.variable("state", "v")
+    assert "none" not in str(raised.value)
+
+
 def test_flags_are_seen_below():
     scope = bind({}, flags={"train": 1}).push("a")
     assert scope.has_flag("train") and scope.get_flag("train") == 1
@@ -218,6 +254,8 @@ def test_scopes_of_a_parent():
     parent = Scope({"params": {"a": {"w": 1}}}, path=("x",))
     child = Scope({}, name="a", parent=parent)
     assert child.get_variable("params", "w") == 1 and child.path == ("x", "a")
+    assert (repr(parent), repr(child)) == ("Scope(/x)", "Scope(/x/a)")
+    assert repr(Scope({}, path=("x",), debug_path=("vmap(x)",))) == "Scope(/vmap(x))"
     with pytest.raises(ValueError, match="parent's variables"):
         Scope({"params": {}}, name="a", parent=parent)
     with pytest.raises(ValueError, match="needs a name"):
@@ -271,6 +309,32 @@ def test_shapes_that_follow_a_global_are_looked_up_again():
         size[0] = n
         _, variables = init(lambda s: s.param("p", initializer))(KEY)
         assert apply(lambda s: s.param("p", initializer))(variables).shape == (n,)
+
+
+SIZE = 2
+
+
+def test_shapes_that_follow_a_variable_of_the_file_are_looked_up_again(monkeypatch):
+    def initializer(key):
+        return jnp.ones(SIZE)
+
+    for n in (2, 3, 2):
+        monkeypatch.setattr(sys.modules[__name__], "SIZE", n)
+        _, variables = init(lambda s: s.param("p", initializer))(KEY)
+        assert apply(lambda s: s.param("p", initializer))(variables).shape == (n,)
+
+
+def test_shapes_follow_defaults_of_keywords():
+    def initializer(n):
+        def initializer(key, *, n=n):
+            return jnp.ones(n)
+
+        return initializer
+
+    _, variables = init(lambda s: s.param("p", initializer(2)))(KEY)
+    apply(lambda s: s.param("p", initializer(2)))(variables)
+    with pytest.raises(errors.ScopeParamShapeError, match=r"\(2,\).*\(3,\)"):
+        apply(lambda s: s.param("p", initializer(3)))(variables)
 
 
 RUNS = []
