@@ -308,6 +308,27 @@ def test_explain_recompile_names_what_changed():
     assert nnx.explain_recompile(scaled) == [("args/1", "float32[]", "~float32[]")]
 
 
+def test_explain_recompile_tells_what_came_and_what_went():
+    f = nnx.jit(lambda objects, k, n: None, static_argnums=(1, 2))
+    one, other = nnx.Dict(), nnx.Dict()
+    f([one], 1, 1)
+    # They are equal, but not for a compilation.
+    f([one], True, 2)
+    assert nnx.explain_recompile(f) == [("1", 1, True), ("2", 1, 2)]
+    f([one, other], True, 2)
+    assert nnx.explain_recompile(f) == [("<objects>", 1, 2)]
+    other.rate = 3
+    f([one, other], True, 2)
+    assert nnx.explain_recompile(f) == [("args/0/1/rate", "absent", 3)]
+    del other.rate
+    other.size = 4
+    f([one, other], True, 2)
+    assert nnx.explain_recompile(f) == [
+        ("args/0/1/rate", 3, "absent"),
+        ("args/0/1/size", "absent", 4),
+    ]
+
+
 def test_explain_recompile_of_static_values_that_print_alike():
     model = Model()
     model.config = types.SimpleNamespace(rates=[1])
