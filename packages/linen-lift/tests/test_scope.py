@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jax.experimental import sparse
 
 import linen_lift as nn
-from linen_lift import errors
+from linen_lift import errors, shapes
 from linen_lift.scope import Scope, apply, bind, init, lazy_init
 
 KEY = jax.random.key(0)
@@ -234,6 +234,11 @@ def test_variables_has_what_is_not_empty_and_may_be_changed():
     assert scope.get_variable("params", "w") == 1
 
 
+def test_variables_gives_what_may_not_be_changed_as_it_was_given():
+    given = nn.freeze({"w": 1})
+    assert bind({"params": given}).variables()["params"] is given
+
+
 def test_a_variable_that_is_not_there_is_named_with_the_collections_that_have_any():
     scope = bind({"params": {"w": 1}, "none": {}})
     with pytest.raises(errors.ScopeCollectionNotFound, match="params") as raised:
@@ -335,6 +340,16 @@ def test_shapes_follow_defaults_of_keywords():
     apply(lambda s: s.param("p", initializer(2)))(variables)
     with pytest.raises(errors.ScopeParamShapeError, match=r"\(2,\).*\(3,\)"):
         apply(lambda s: s.param("p", initializer(3)))(variables)
+
+
+def test_the_number_of_known_shapes_is_bounded(monkeypatch):
+    monkeypatch.setattr(shapes, "_MAX_ENTRIES", 3)
+    monkeypatch.setattr(shapes, "_cache", {})
+    initializer = lambda key, n: jnp.ones(n)
+    for n in (*range(5), 0):
+        _, variables = init(lambda s: s.param("p", initializer, n))(KEY)
+        assert apply(lambda s: s.param("p", initializer, n))(variables).shape == (n,)
+    assert 0 < len(shapes._cache) <= 3
 
 
 RUNS = []
