@@ -99,6 +99,14 @@ def stacked(nnx, **mode):
     return blocks, apply(blocks, X), turn(blocks.scale)
 
 
+def stacked_in_part(nnx, **mode):
+    blocks = nnx.vmap(block_of, **mode)(jax.random.split(jax.random.key(0), 2))
+    blocks.norm = flax.Variable(jnp.arange(3.0))
+    axes = flax.prefix(blocks, {flax.Param: 0, ...: None}, graph=mode["graph"])
+    apply = lambda model, x: model.linear(x) * model.norm[...]
+    return blocks, nnx.vmap(apply, in_axes=(axes, None), **mode)(blocks, X)
+
+
 def block_of(key):
     return Block(flax.Rngs(key))
 
@@ -156,7 +164,7 @@ def loops(nnx, **mode):
     "program",
     [
         *(gradient, values_and_gradients, reverse, forward, decorated, rule),
-        *(stacked, split_streams, rematerialized, branches, loops),
+        *(stacked, stacked_in_part, split_streams, rematerialized, branches, loops),
     ],
 )
 def test_values_and_forms_are_those_of_flax(program, mode):

@@ -471,8 +471,10 @@ def test_shardings_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"out_shardings is a State.*StateSharding"):
         nnx.jit(lambda: nnx.clone(node), out_shardings=of_state)()
     for name in ("in_shardings", "out_shardings"):
-        with pytest.raises(ValueError, match="Graph nodes are not allowed as prefixes"):
-            nnx.jit(lambda n: n, **{name: (node,)})
+        for given in (node, nnx.Dict()):
+            expected = "Graph nodes are not allowed as prefixes"
+            with pytest.raises(ValueError, match=expected):
+                nnx.jit(lambda n: n, **{name: (given,)})
 
 
 DONATED = {

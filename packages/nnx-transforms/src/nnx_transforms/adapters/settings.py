@@ -62,7 +62,7 @@ def _is_setting(x: Any) -> bool:
         )
     # Called for its side effect: it loads the adapters of the library of the type.
     is_node_type(x if isinstance(x, type) else type(x))
-    return x is None or is_graph_node(x) or type(x) in _by_type
+    return is_graph_node(x) or type(x) in _by_type
 
 
 def _own(x: Any) -> Any:
