@@ -259,14 +259,17 @@ def test_a_scanned_function_may_sow():
 
 
 def test_a_model_is_no_setting():
-    model = Tied()
-    for make in (
-        lambda: nnx.jit(lambda m: m, in_shardings=model),
-        lambda: nnx.vmap(lambda m: m, in_axes=(model,)),
-        lambda: nnx.grad(lambda m: m.a[...], argnums=model),
-    ):
-        with pytest.raises(ValueError, match="Graph nodes are not allowed as prefixes"):
-            make()
+    parts = flax.Variable(0), jnp.ones(1), nnx.Variable(0), jnp.ones(1)
+    kinds = flax.Dict, flax.Dict, nnx.Dict, nnx.Dict
+    models = [kind(part=x) for kind, x in zip(kinds, parts, strict=True)]
+    for model in (Tied(), *models):
+        for make in (
+            lambda m: nnx.jit(lambda m: m, in_shardings=m),
+            lambda m: nnx.vmap(lambda m: m, in_axes=(m,)),
+            lambda m: nnx.grad(lambda m: m.a[...], argnums=m),
+        ):
+            with pytest.raises(ValueError, match="nodes are not allowed as prefixes"):
+                make(model)
 
 
 def test_a_scanned_axis_is_named_in_the_metadata():
@@ -648,6 +651,14 @@ def test_the_order_of_imports_does_not_matter_and_a_change_of_flax_is_told():
         assert gc.is_graph_node(flax.Linear(1, 1, rngs=flax.Rngs(0)))
         import nnx_transforms as nnx
         assert nnx.split_rngs(flax.Rngs(0), splits=2)
+    """)
+    # A decorator meets its settings before any object.
+    run("""
+        import jax.numpy as jnp, nnx_transforms as nnx
+        from flax import nnx as flax
+        axes = (flax.Carry, 0)
+        add = nnx.scan(lambda c, x: (c + x, c), in_axes=axes, out_axes=axes)
+        assert add(jnp.array(0.0), jnp.arange(3.0))[0] == 3.0
     """)
     run("""
         from flax import nnx as flax
