@@ -304,7 +304,7 @@ def test_a_sparse_parameter_is_compared_by_what_it_holds():
         apply(model)(variables)
 
 
-def test_shapes_that_follow_a_global_are_looked_up_again():
+def test_shapes_that_follow_a_list_in_a_closure_are_looked_up_again():
     size = [2]
 
     def initializer(key):
