@@ -91,6 +91,26 @@ def test_metadata_are_set_where_there_are_variables():
     assert node.n.get_metadata() == {"unit": "m", "order": 3}
 
 
+def test_metadata_that_cannot_be_set_are_refused():
+    class Fixed:
+        def __init__(self, x):
+            self.x = x
+
+    nnx.register_variable_type(
+        Fixed,
+        get_value=lambda v: v.x,
+        set_value=lambda v, x: setattr(v, "x", x),
+        get_metadata=lambda v: {},
+        create=lambda kind, x, metadata: kind(x),
+    )
+    node = nnx.Dict(a=nnx.Param(1.0), b=Fixed(2.0))
+    with pytest.raises(ValueError, match=r"Fixed is registered .* `only`"):
+        nnx.set_metadata(node, unit="m")
+    assert node.a.get_metadata() == {}
+    nnx.set_metadata(node, only=nnx.Param, unit="m")
+    assert node.a.get_metadata() == {"unit": "m"}
+
+
 # Graphs
 
 
@@ -211,6 +231,15 @@ def test_capture_leaves_nothing_behind_even_after_an_error():
         nnx.capture(model, nnx.Intermediate, method_outputs=nnx.Intermediate)(None)
     assert nnx.graphdef(model) == before
     assert "wrapper" not in Noisy.__call__.__qualname__
+
+
+def test_capture_says_so_if_it_has_nowhere_to_record():
+    record = nnx.capture(lambda x, model: model(x), nnx.Intermediate)
+    with pytest.raises(ValueError, match=r"`capture` .* this ArrayImpl .* model first"):
+        record(jnp.ones(2), Noisy())
+    for nothing in (nnx.Dict(a=nnx.Param(1)), [nnx.Param(1)]):
+        with pytest.raises(ValueError, match="none that record"):
+            record(nothing, Noisy())
 
 
 def test_capture_puts_nothing_among_the_items_of_a_dict():

@@ -27,10 +27,12 @@ from graphcore import (
     Variable,
     is_variable,
     iter_graph,
+    to_predicate,
     variable_name_from_type,
     variable_type_from_name,
 )
-from graphcore.authors import path_text
+from graphcore.authors import path_text, raw_value_of, write_raw
+from nnx_transforms.modules.libraries import library_of
 from nnx_transforms.modules.module import Module
 from nnx_transforms.randomness.rngs import RngCount, RngKey, Rngs, RngState
 from nnx_transforms.sharding.shardings import get_var_pspec
@@ -145,7 +147,7 @@ def to_linen_var(variable: Any) -> Any:
         >>> type(box).__name__, box.unbox(), bridge.to_linen_var(gc.Param(1.0))
         ('NNXMeta', 1.0, 1.0)
     """
-    value, metadata = variable.raw_value, variable.get_metadata()
+    value, metadata = raw_value_of(variable), dict(variable.get_metadata())
     box = metadata.pop(_BOX, None)
     if box is None:
         return NNXMeta(variable.type, value, metadata) if metadata else value
@@ -247,7 +249,10 @@ class ToNNX(Module):
     def __init__(self, module: Any, rngs: Rngs | jax.Array | None = None) -> None:
         if not isinstance(module, linen_lift.Module):
             kind = type(module).__name__
-            raise TypeError(f"ToNNX takes a module of linen-lift; found {kind}.")
+            raise TypeError(
+                f"ToNNX takes a module of linen-lift; found {kind}. Is that one of "
+                f"Flax Linen, give `linen_lift.FlaxModule({kind}(...))`."
+            )
         self.to_nnx__module = module
         # A fork, so that what it draws does not advance the caller's streams further.
         self.to_nnx__rngs = None if rngs is None else _streams(rngs).fork()
@@ -457,7 +462,8 @@ class ToLinen(linen_lift.Module):
         if not initializing:
             self._restart(model)
         new = self._fill(model, given, partial=initializing)
-        before = {path: v.raw_value for path, v in _variables(model) if path not in new}
+        kept = ((path, v) for path, v in _variables(model) if path not in new)
+        before = {path: raw_value_of(v) for path, v in kept}
         if initializing:
             # First values are saved before the call: what it writes is the result of a
             # step, which initialization does not take.
@@ -472,7 +478,10 @@ class ToLinen(linen_lift.Module):
             return self.nnx_class(*self.args, **self.kwargs)
         assert self.scope is not None
         keys = {name: self.make_rng(name) for name in self.scope.rngs}
-        rngs = Rngs(keys.get("params", 0), **keys)
+        made = self.nnx_class
+        library = library_of(made) if isinstance(made, type) else None
+        streams = library.streams if library else Rngs
+        rngs = streams(keys.get("params", 0), **keys)
         return self.nnx_class(*self.args, **self.kwargs, rngs=rngs)
 
     def _restart(self, model: Any) -> None:
@@ -483,22 +492,23 @@ class ToLinen(linen_lift.Module):
                 for tag in filterfalse(self._has_key, list(node.to_nnx__rngs)):
                     delattr(node.to_nnx__rngs, tag)
         for _, variable in _variables(model):
-            if isinstance(variable, RngCount):
-                variable.raw_value = jax.numpy.zeros_like(variable.raw_value)
-            elif isinstance(variable, RngKey):
+            if _is_count((), variable):
+                write_raw([(variable, jax.numpy.zeros_like(raw_value_of(variable)))])
+            elif _is_key((), variable):
                 # Another key for each: layers have streams of their own of one name.
-                key, shape = self._key(variable.tag), variable.raw_value.shape
-                variable.raw_value = jax.random.split(key, shape) if shape else key
+                key, shape = self._key(variable.tag), raw_value_of(variable).shape
+                key = jax.random.split(key, shape) if shape else key
+                write_raw([(variable, key)])
 
     def _fill(self, model: Any, given: Mapping[str, Any], partial: bool) -> set[Any]:
         """Gives an object its values; returns the paths of those that are missing."""
         new = set()
         for path, variable in _variables(model):
-            if isinstance(variable, RngState):
+            if _is_random((), variable):
                 continue
             found = _get(given, _place(path, variable))
             if found is not None:
-                variable.raw_value = linen_lift.unbox(found)
+                write_raw([(variable, linen_lift.unbox(found))])
             elif partial:
                 new.add(path)
             else:
@@ -520,10 +530,10 @@ class ToLinen(linen_lift.Module):
 
     def _write(self, model: Any, before: Mapping[Any, Any]) -> None:
         for path, variable in _variables(model):
-            value = variable.raw_value
+            value = raw_value_of(variable)
             if path in before and before[path] is value:
                 continue
-            if isinstance(variable, RngState):
+            if _is_random((), variable):
                 tag = variable.tag
                 if not self._has_key(tag):
                     raise ValueError(
@@ -577,6 +587,10 @@ def to_linen(
         (2, 3)
     """
     return ToLinen(nnx_class, args, kwargs, skip_rng, metadata_fn, name=name)
+
+
+# Of any library.
+_is_random, _is_key, _is_count = map(to_predicate, (RngState, RngKey, RngCount))
 
 
 def _variables(root: Any) -> Iterator[tuple[tuple[Any, ...], Variable[Any]]]:

@@ -16,7 +16,12 @@ from graphcore.errors import check_class
 from graphcore.hashable_mapping import HashableMapping, as_hashable
 from graphcore.known_types import add_impl, impls, inherited_impl, known_impl, said
 
-__all__ = ["is_variable", "register_counterparts", "register_variable_type"]
+__all__ = [
+    "counterparts_of",
+    "is_variable",
+    "register_counterparts",
+    "register_variable_type",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,5 +285,20 @@ def register_counterparts(a: type[Any], b: type[Any]) -> None:
 
 
 def counterparts_of(kind: type[Any]) -> tuple[type[Any], ...]:
-    """The types that mean the same as another one, itself among them."""
+    """Tells which types of variables mean the same as another one.
+
+    Args:
+        kind: A type of variables.
+
+    Returns:
+        The types: itself, and what `register_counterparts` was told of.
+
+    Example:
+        >>> import graphcore as gc
+        >>> class Factor(gc.Variable):
+        ...     pass
+        >>> gc.register_counterparts(Factor, gc.Param)
+        >>> [Factor in gc.counterparts_of(kind) for kind in (gc.Param, gc.Cache)]
+        [True, False]
+    """
     return _counterparts.get(kind, (kind,))

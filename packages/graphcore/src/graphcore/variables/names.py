@@ -7,7 +7,11 @@ from typing import Any
 
 from graphcore.errors import check_class
 from graphcore.holding import reached
-from graphcore.variables.impl import registered_variable_types, variable_impl
+from graphcore.variables.impl import (
+    counterparts_of,
+    registered_variable_types,
+    variable_impl,
+)
 from graphcore.variables.variable import (
     BatchStat,
     Cache,
@@ -87,7 +91,8 @@ def variable_name_from_type(type: type[Any], /, *, allow_register: bool = True) 
         allow_register: Not used: every type has a name.
 
     Returns:
-        The registered name, or else the class name in snake case.
+        The registered name, its own or that of a type that means the same; or else the
+        class name in snake case.
 
     Raises:
         ValueError: If it is not a variable type.
@@ -100,7 +105,8 @@ def variable_name_from_type(type: type[Any], /, *, allow_register: bool = True) 
     """
     check_class(type, "variable_name_from_type")
     variable_impl(type)
-    return _registered_name(type) or _snake_case(type.__name__)
+    names = filter(None, map(_registered_name, counterparts_of(type)))
+    return next(names, _snake_case(type.__name__))
 
 
 def register_variable_name_type_pair(

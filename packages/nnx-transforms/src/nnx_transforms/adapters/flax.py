@@ -12,6 +12,7 @@ from flax.core.spmd import get_logical_axis_rules
 
 from graphcore import register_counterparts
 from nnx_transforms.adapters.settings import add_setting_type, by_path, own_settings
+from nnx_transforms.modules.libraries import LIBRARIES, Library
 from nnx_transforms.prefixes import Carry, DiffState, StateAxes, StateSharding
 from nnx_transforms.randomness import rngs
 from nnx_transforms.randomness.random_splits import add_stream_type
@@ -23,6 +24,10 @@ for name in ("RngState", "RngKey", "RngCount"):
 register_counterparts(nnx.training.optimizer.OptState, OptState)
 add_stream_type(nnx.RngStream)
 add_axis_rules(get_logical_axis_rules)
+# Before Flax 0.12.6, `sow` only sets attributes.
+attribute = nnx.data if hasattr(nnx, "capture") else None
+containers = nnx.List, nnx.Dict
+LIBRARIES.append(Library(nnx.Module, nnx.Variable, nnx.Rngs, containers, attribute))
 
 
 def _axes(theirs: Any) -> StateAxes:

@@ -172,10 +172,13 @@ def stream_of(rngs: Rngs | RngStream | None, name: str) -> RngStream | None:
         return rngs[name]
     if rngs is None or isinstance(rngs, RngStream):
         return rngs
+    # What has streams need not be an `Rngs`, nor what is one an `RngStream`.
     found: RngStream | None = getattr(rngs, name, None)
+    if found is None and callable(rngs) and hasattr(rngs, "fork"):
+        return rngs
     if found is None:
         raise _no_streams(rngs, name)
-    return found  # What has streams need not be an `Rngs`.
+    return found
 
 
 def _no_streams(rngs: Any, name: str) -> TypeError:

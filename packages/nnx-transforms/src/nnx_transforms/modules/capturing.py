@@ -9,13 +9,14 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from graphcore import State, Variable, VariableState, api_boundary
-from nnx_transforms.modules.containers import Dict
-from nnx_transforms.modules.module import CAPTURED, Module
+from graphcore import State, VariableState, api_boundary, state
+from graphcore.authors import is_variable_type, raw_value_of
+from nnx_transforms.modules.libraries import library_of, recording
+from nnx_transforms.modules.module import CAPTURED, is_module
 from nnx_transforms.modules.views import iter_modules
 from nnx_transforms.statelib import to_flat_state
 
-Kind = type[Variable[Any]]
+Kind = type[Any]
 # Methods are wrapped by changing their class, which all threads share.
 _wrapping = threading.RLock()
 
@@ -33,7 +34,8 @@ def capture(
     Args:
         fn: A function whose first argument is a module, a module, or one of its
             methods. A variable type instead gives a decorator with the other arguments.
-        *variable_types: The types of variables to collect.
+        *variable_types: The types of variables to collect. Modules of Flax NNX among
+            those of the model record as well, from Flax 0.12.6 on.
         init: A state of variables at the paths where they are recorded, to start from:
             perturbations to differentiate by.
         method_outputs: A variable type; under it the result of each public method of
@@ -43,6 +45,9 @@ def capture(
     Returns:
         A function that returns the result and a state for each type; the result alone,
         if no types are given.
+
+    Raises:
+        ValueError: At a call, if there is no module to record in.
 
     Example:
         >>> import graphcore as gc
@@ -54,42 +59,52 @@ def capture(
         >>> y, recorded['inputs'].value
         (6, (3,))
     """
-    if isinstance(fn, type) and issubclass(fn, Variable):
+    if isinstance(fn, type) and is_variable_type(fn):
         types = (fn, *variable_types)
         return lambda f: capture(f, *types, init=init, method_outputs=method_outputs)
-    bound = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
+    bound = fn if is_module(fn) else getattr(fn, "__self__", None)
 
     @api_boundary
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        module = bound if isinstance(bound, Module) else args[0]
-        # What a `Dict` holds are its items: nothing is put there.
-        records = [(p, m) for p, m in iter_modules(module) if isinstance(m, Module)]
-        modules = [(p, m) for p, m in records if type(m) is not Dict]
+        module = bound if is_module(bound) else args[0]
+        modules = [*recording(iter_modules(module))]
+        if not modules:
+            raise ValueError(
+                "`capture` records in the modules of the first argument, and this "
+                f"{type(module).__name__} has none that record. Put the model first, "
+                "or capture the model itself or a method of it."
+            )
         start: dict[Any, dict[Kind, dict[str, Any]]] = {}
         for path, leaf in to_flat_state(init or {}):
             kind = leaf.type if isinstance(leaf, VariableState) else type(leaf)
             start.setdefault(path[:-1], {}).setdefault(kind, {})[path[-1]] = leaf[...]
+        recorded: dict[Any, Any] = {}
         try:
-            for path, inner in modules:
-                values: dict[Kind, Any] = {kind: {} for kind in variable_types}
-                values |= start.get(path, {})
-                setattr(inner, CAPTURED, tuple(k(v) for k, v in values.items()))
-            kinds = {type(m) for _, m in modules} if method_outputs else ()
+            for path, inner, library in modules:
+                values: dict[Kind, Any] = {k: {} for k in library.kinds(variable_types)}
+                for given, named in start.get(path, {}).items():
+                    values |= {kind: {**named} for kind in library.kinds([given])}
+                attribute: Any = library.attribute
+                records = tuple(k(v) for k, v in values.items())
+                setattr(inner, CAPTURED, attribute(records))
+            kinds = {type(m) for _, m, _ in modules} if method_outputs else ()
             with methods_wrapped(kinds, functools.partial(_sowing, method_outputs)):
                 result = fn(*args, **kwargs)
-            found: State[Any, Any] = State.from_flat_path(
-                ((*path, name), type(variable).state(value))
-                for path, inner in modules
-                for variable in getattr(inner, CAPTURED)
-                if type(variable) in variable_types
-                for name, value in variable.value.items()
-            )
+            for path, inner, library in modules:
+                collected = library.kinds(variable_types)
+                for variable in getattr(inner, CAPTURED):
+                    if (kind := type(variable)) in collected:
+                        for name, value in raw_value_of(variable).items():
+                            recorded[*path, name] = kind(value)
         finally:
-            for _, inner in modules:
+            for _, inner, _ in modules:
                 if CAPTURED in vars(inner):
                     delattr(inner, CAPTURED)
         if not variable_types:
             return result
+        leaves = (leaf for _, leaf in to_flat_state(state([*recorded.values()])))
+        pairs = zip(recorded, leaves, strict=True)
+        found: State[Any, Any] = State.from_flat_path(pairs)
         states = found.split(*variable_types)
         return (result, *(states if len(variable_types) > 1 else (states,)))
 
@@ -123,8 +138,10 @@ def _sowing(variable_type: Any, name: str, method: Callable[..., Any]) -> Any:
     @functools.wraps(method)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = method(self, *args, **kwargs)
-        if CAPTURED in self.__dict__:
-            self.sow(variable_type, name, result)
+        library = library_of(type(self))
+        if library and CAPTURED in vars(self):
+            for kind in library.kinds([variable_type]):
+                self.sow(kind, name, result)
         return result
 
     return wrapper

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from graphcore import api_boundary, is_variable, variables
+from graphcore import api_boundary, is_variable, to_predicate, variables
 from graphcore.authors import is_object, path_text, raw_value_of
 from nnx_transforms.modules.capturing import methods_wrapped
 from nnx_transforms.modules.module import is_module_class
@@ -193,8 +193,11 @@ def _text(tree: Any) -> str:
     )
 
 
+_is_random = to_predicate(RngState)
+
+
 def _kind(variable: Any) -> type[Any]:
-    if isinstance(variable, RngState):
+    if _is_random((), variable):
         return RngState
     return type(variable) if is_variable(variable) else jax.Array
 

@@ -9,6 +9,7 @@ import jax
 
 from graphcore import (
     Filter,
+    HashableMapping,
     Variable,
     VariableState,
     is_variable,
@@ -16,7 +17,7 @@ from graphcore import (
     to_predicate,
     variables,
 )
-from graphcore.authors import path_text, raw_value_of
+from graphcore.authors import path_text, raw_value_of, variable_impl
 from nnx_transforms.graph import Path, find_duplicates, recursive_map
 
 __all__ = [
@@ -64,15 +65,30 @@ def set_metadata(node: Any, /, *, only: Filter = ..., **metadata: Any) -> None:
         only: Selects variables; arrays without one are left alone.
         **metadata: What to set.
 
+    Raises:
+        ValueError: If a variable is of a registered type that has no way to set its
+            metadata; nothing is changed then.
+
     Example:
         >>> import graphcore as gc
         >>> node = gc.Dict(a=gc.Param(1), b=gc.Cache(2))
         >>> set_metadata(node, only=gc.Param, unit='m'); node.a.unit
         'm'
     """
-    for _, variable in variables(node, only).flat_state():
-        for name, value in metadata.items() if is_variable(variable) else ():
-            setattr(variable, name, value)
+    found = [x for _, x in variables(node, only).flat_state() if is_variable(x)]
+    for kind in map(type, found):
+        if variable_impl(kind).set_metadata is None:
+            raise ValueError(
+                f"{kind.__name__} is registered without a way to set its metadata: "
+                "leave its variables out with `only`."
+            )
+    for x in found:
+        if isinstance(x, Variable):
+            Variable.set_metadata(x, **metadata)
+        else:  # of another library, whose attributes need not be its metadata
+            impl = variable_impl(type(x))
+            replace: Any = impl.set_metadata
+            replace(x, HashableMapping({**impl.metadata(x), **metadata}))
 
 
 def with_vars(

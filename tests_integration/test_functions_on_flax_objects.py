@@ -1,0 +1,210 @@
+"""Functions that are no transforms, given objects of Flax NNX."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import graphcore as gc
+import linen_lift as nn
+import nnx_transforms as nt
+
+nnx = pytest.importorskip("flax.nnx")
+
+X = jax.random.normal(jax.random.key(0), (3, 4))
+captures = pytest.mark.skipif(not hasattr(nnx, "capture"), reason="Flax before 0.12.6")
+
+
+class Net(nnx.Module):
+    """Records one value, and perturbs another."""
+
+    def __init__(self, rngs):
+        self.layers = nnx.List([nnx.Linear(4, 4, rngs=rngs)])
+        self.named = nnx.Dict(out=nnx.Linear(4, 2, rngs=rngs))
+
+    def __call__(self, x):
+        x = self.perturb("shift", self.layers[0](x))
+        self.sow(nnx.Intermediate, "hidden", x)
+        return self.out(x)
+
+    def out(self, x):
+        return self.named.out(x)
+
+
+class Both(nt.Module):
+    """Ours, around one of Flax."""
+
+    def __init__(self):
+        self.inner = Net(nnx.Rngs(0))
+
+    def __call__(self, x):
+        x = self.inner(x)
+        self.sow(nt.Intermediate, "hidden", 2 * x)
+        return x
+
+
+def net():
+    return Net(nnx.Rngs(0))
+
+
+def same(found, due):
+    found, due = (dict(gc.State(nt.to_pure_dict(x)).flat_state()) for x in (found, due))
+    assert found.keys() == due.keys()
+    for path, leaf in due.items():
+        np.testing.assert_array_equal(found[path], leaf)
+
+
+def attributes(model):
+    return [sorted(vars(m)) for _, m in nt.iter_modules(model)]
+
+
+# Recording
+
+
+@captures
+@pytest.mark.parametrize("library", [nnx, nt], ids=["their types", "our types"])
+@pytest.mark.parametrize("outputs", [False, True])
+def test_capture_collects_what_flax_collects(library, outputs):
+    before = attributes(model := net())
+    types = "Intermediate", "Perturbation"
+
+    def collected(module, kinds):
+        kinds = [getattr(kinds, name) for name in types]
+        more = {"method_outputs": kinds[0]} if outputs else {}
+        return module.capture(model, *kinds, **more)(X)
+
+    y, *found = collected(nt, library)
+    due_y, *due = collected(nnx, nnx)
+    np.testing.assert_array_equal(y, due_y)
+    for one, other in zip(found, due, strict=True):
+        same(one, other)
+    assert attributes(model) == before
+
+
+@captures
+def test_capture_of_methods_in_compiled_functions():
+    model = net()
+    hidden = nt.capture(model.out, nt.Intermediate)(X)[1]
+    assert not hidden.flat_state()  # `out` records nothing
+    step = nt.jit(lambda model, x: nt.capture(model, nt.Intermediate)(x))
+    around = nt.capture(nt.jit(lambda model, x: model(x)), nt.Intermediate)
+    due = nt.capture(model, nt.Intermediate)(X)[1].hidden.value[0]
+    for f in (step, around):
+        np.testing.assert_allclose(f(model, X)[1].hidden.value[0], due, 1e-6)
+
+
+@captures
+def test_capture_in_a_model_of_both_libraries():
+    model = Both()
+    for kind in (nt.Intermediate, nnx.Intermediate):
+        y, found = nt.capture(model, kind)(X)
+        paths = [path for path, _ in found.flat_state()]
+        assert paths == [("hidden",), ("inner", "hidden")]
+        np.testing.assert_array_equal(found.hidden.value[0], 2 * y)
+    assert not hasattr(model, "hidden") and not hasattr(model.inner, "hidden")
+
+
+@captures
+def test_gradients_by_perturbations():
+    def gradient(library, model):
+        forward = library.capture(lambda model, x: model(x), nnx.Perturbation)
+        shifts = forward(model, X)[1]
+
+        def loss(model, shifts):
+            record = library.capture(model, nnx.Intermediate, init=shifts)
+            return (record(X)[0] ** 2).sum()
+
+        return library.grad(loss, argnums=1)(model, shifts)
+
+    same(gradient(nt, net()), gradient(nnx, net()))
+
+
+# Metadata and names
+
+
+def test_metadata_of_variables():
+    model = net()
+    nt.set_metadata(model, only=nt.Param, unit="m")
+    kernel = model.named.out.kernel
+    assert kernel.get_metadata()["unit"] == "m"
+    compiled = nt.jit(
+        lambda model: model.named.out.kernel.get_metadata()["unit"] == "m"
+    )
+    assert compiled(model)
+
+
+def test_collection_names_are_those_of_counterparts():
+    names = {"Param": "params", "BatchStat": "batch_stats", "Cache": "cache"}
+    for name, due in names.items():
+        assert nt.variable_name_from_type(getattr(nnx, name)) == due
+
+    class Quick(nnx.Param):
+        pass
+
+    assert nt.variable_name_from_type(Quick) == "quick"
+    made = nt.bridge.ToLinen(nnx.Linear, args=(4, 2)).init(jax.random.key(0), X)
+    assert list(made) == ["params"]
+
+
+def test_a_table_has_one_column_for_random_state():
+    class Noisy(nnx.Module):
+        def __init__(self, rngs):
+            self.drop = nnx.Dropout(0.5, rngs=rngs)
+
+        def __call__(self, x):
+            return self.drop(x)
+
+    heading = nt.tabulate(Noisy(nnx.Rngs(0)), X).splitlines()[0].split()
+    assert heading == ["path", "type", "outputs", "RngState"]
+
+
+# Random streams
+
+
+def test_our_layers_draw_from_streams_of_flax():
+    theirs, ours = (x.Rngs(0, dropout=1) for x in (nnx, nt))
+    for layer in (
+        lambda rngs: nt.Dropout(0.5, rngs=rngs),
+        lambda rngs: nt.MultiHeadAttention(
+            2, 4, dropout_rate=0.5, deterministic=False, decode=False, rngs=rngs
+        ),
+    ):
+        a, b = layer(theirs), layer(ours)
+        for _ in range(2):  # other keys each time, and the count is kept
+            y = nt.jit(lambda layer, x: layer(x))(a, X)
+            np.testing.assert_allclose(y, b(X), 1e-6)
+        assert int(a.rngs.count[...]) == 2
+    cell = nt.RNN(nt.LSTMCell(4, 2, rngs=theirs), rngs=theirs)
+    assert cell(jnp.ones((2, 5, 4))).shape == (2, 5, 2)
+
+
+# Inside of functional modules
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_an_object_in_a_functional_module(seed):
+    def model(library):
+        class Model(library.Module):
+            def __init__(self, rngs):
+                self.dense = library.Linear(4, 4, rngs=rngs)
+                self.norm = library.BatchNorm(4, use_running_average=False, rngs=rngs)
+                self.drop = library.Dropout(0.5, rngs=rngs)
+
+            def __call__(self, x):
+                return self.drop(self.norm(self.dense(x)))
+
+        return nt.bridge.to_linen(Model)
+
+    theirs, ours = model(nnx), model(nt)
+    keys = {"params": jax.random.key(seed), "dropout": jax.random.key(2)}
+    variables, due = theirs.init(keys, X), ours.init(keys, X)
+    assert sorted(variables) == ["batch_stats", "params"]
+    same(nn.unbox(variables), due)
+    rngs = {"dropout": jax.random.key(3 + seed)}
+    y, after = theirs.apply(variables, X, rngs=rngs, mutable=["batch_stats"])
+    due_y, due_after = ours.apply(due, X, rngs=rngs, mutable=["batch_stats"])
+    np.testing.assert_allclose(y, due_y, 1e-5, 1e-6)
+    assert (np.asarray(y) == 0).any()
+    for path, leaf in gc.State(nn.unbox(after)).flat_state():
+        due_leaf = dict(gc.State(due_after).flat_state())[path]
+        np.testing.assert_allclose(leaf, due_leaf, 1e-5, 1e-6)
