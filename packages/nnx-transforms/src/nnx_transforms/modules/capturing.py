@@ -50,12 +50,12 @@ def capture(
         ValueError: At a call, if there is no module to record in.
 
     Example:
-        >>> import graphcore as gc
-        >>> class Double(Module):
+        >>> import nnx_transforms as nnx
+        >>> class Double(nnx.Module):
         ...     def __call__(self, x):
-        ...         self.sow(gc.Intermediate, 'inputs', x)
+        ...         self.sow(nnx.Intermediate, 'inputs', x)
         ...         return 2 * x
-        >>> y, recorded = capture(Double(), gc.Intermediate)(3)
+        >>> y, recorded = nnx.capture(Double(), nnx.Intermediate)(3)
         >>> y, recorded['inputs'].value
         (6, (3,))
     """
