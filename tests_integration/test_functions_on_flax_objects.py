@@ -1,5 +1,8 @@
 """Functions that are no transforms, given objects of Flax NNX."""
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -156,6 +159,55 @@ def test_a_table_has_one_column_for_random_state():
 
     heading = nt.tabulate(Noisy(nnx.Rngs(0)), X).splitlines()[0].split()
     assert heading == ["path", "type", "outputs", "RngState"]
+
+
+# States and filters
+
+
+def layers(library, seed):
+    class Model(library.Module):
+        def __init__(self, rngs):
+            self.dense = library.Linear(4, 4, rngs=rngs)
+            self.norms = library.List([library.BatchNorm(4, rngs=rngs)])
+
+        def __call__(self, x):
+            return self.norms[0](self.dense(x))
+
+    return Model(library.Rngs(seed))
+
+
+def test_weights_move_from_one_library_to_the_other():
+    theirs, ours = layers(nnx, 0), layers(nt, 1)
+    theirs(X)  # for its statistics
+    ours.dense.kernel.unit = "m"
+    before = theirs.dense.kernel.get_metadata()
+    nt.update(ours, nnx.state(theirs))
+    np.testing.assert_allclose(ours(X), theirs(X), 1e-6)
+    assert ours.dense.kernel.get_metadata() == {"unit": "m"}
+    nt.update(theirs, nt.state(layers(nt, 1)))
+    same(nnx.state(theirs), nt.state(layers(nt, 1)))
+    assert theirs.dense.kernel.get_metadata() == before
+    again = nt.merge(nt.graphdef(ours), nnx.state(theirs, nnx.Param), nt.state(ours))
+    assert type(again.dense.kernel) is nt.Param
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "nt.state(nt.Dict(w=nt.Param(1.0)), nnx.Param)",
+        "nt.filter_state(nnx.state(linear), nt.Param)",
+        "nt.to_flat_state(nnx.state(linear)).filter(nt.Param)",
+    ],
+)
+def test_a_filter_may_be_the_first_to_meet_the_library(first):
+    code = f"""
+import nnx_transforms as nt
+from flax import nnx
+linear = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+assert len({first})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 # Random streams

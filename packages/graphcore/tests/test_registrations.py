@@ -82,6 +82,35 @@ def test_counterparts_are_for_subclasses():
     assert not gc.is_variable(cell(1))
 
 
+def test_a_state_of_counterparts_gives_values():
+    weight = cell_class()
+    register_variable(weight)
+    gc.register_counterparts(weight, gc.Param)
+    ours, theirs = gc.Dict(w=gc.Param(1, unit="m")), gc.Dict(w=weight(2))
+    gc.update(ours, gc.state(theirs))
+    assert (ours.w.value, ours.w.unit) == (2, "m")
+    merged = gc.merge(gc.graphdef(ours), gc.state(gc.Dict(w=weight(3))))
+    assert (type(merged.w), merged.w.value, merged.w.unit) == (gc.Param, 3, "m")
+    gc.update(theirs, gc.state(gc.Dict(w=gc.Param(4, unit="s"))))
+    assert theirs.w.held == 4
+    assert gc.variable_name_from_type(weight) == "params"
+    with pytest.raises(ValueError, match="of a Param, but there is a Cache"):
+        gc.update(gc.Dict(w=gc.Cache(1)), gc.state(ours))
+
+
+def test_types_of_one_name_are_told_apart():
+    class Param(gc.Variable):
+        pass
+
+    here = r".*test_registrations.*\.<locals>\.Param"
+    there = r"graphcore\.variables\.variable\.Param"
+    state = gc.state(gc.Dict(w=Param(1)))
+    with pytest.raises(ValueError, match=f"of a {here}, but there is a {there}"):
+        gc.update(gc.Dict(w=gc.Param(1)), state)
+    with pytest.raises(ValueError, match=f"into a {there} from a {here}"):
+        gc.Param(1).copy_from(Param(2))
+
+
 def test_containers_are_names():
     with pytest.raises(TypeError, match=r"write \['__dict__'\]"):
         register_node(node_class(), containers="__dict__")

@@ -38,7 +38,8 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
     """Updates a graph in place from states or nested dicts.
 
     Values and metadata of variables are replaced, by values of any shape; a raw value
-    leaves the metadata as it is. A key that a graph node does not have is added to it;
+    and one of a counterpart of another library (`register_counterparts`) leave the
+    metadata as they are. A key that a graph node does not have is added to it;
     that needs leaves that say what to make: `VariableState`s, variables or arrays.
 
     Args:

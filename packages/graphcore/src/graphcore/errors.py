@@ -48,3 +48,23 @@ def check_class(x: Any, taker: str) -> None:
         raise TypeError(
             f"{taker} takes a class, but got {x!r}, of type {type(x).__name__}."
         )
+
+
+def apart(a: type[Any], b: type[Any]) -> tuple[str, str]:
+    """The names of two types in messages that tell one from the other.
+
+    Args:
+        a: A type.
+        b: Another one, perhaps of the same name.
+
+    Returns:
+        Their names; with their modules, where these alone are different.
+
+    Example:
+        >>> class int: pass
+        >>> apart(float, str), apart(type(3), int)[0]
+        (('float', 'str'), 'builtins.int')
+    """
+    if a.__name__ != b.__name__:
+        return a.__name__, b.__name__
+    return f"{a.__module__}.{a.__qualname__}", f"{b.__module__}.{b.__qualname__}"

@@ -12,6 +12,7 @@ from typing import Any as AnyType
 from typing import TypeAlias, TypeVar, Union
 
 from graphcore.adapters.loading import load_adapters
+from graphcore.known_types import known_impl
 from graphcore.trails import Path
 from graphcore.variables.impl import counterparts_of, is_variable
 from graphcore.variables.reading import Reading
@@ -123,6 +124,7 @@ class OfType(_ByMeaning):
 
     def __init__(self, type: type) -> None:
         self._meaning = self.type = type
+        load_adapters(type)  # It may be the first that is met of a library.
 
     def _written(self) -> str:
         return self.type.__name__
@@ -131,14 +133,18 @@ class OfType(_ByMeaning):
         types = counterparts_of(self.type)
         if isinstance(value, types):
             return True
+        kind = type(value)
         # Asked of the class and the instance dict: a variable forwards unknown
         # attributes to its value, and the value's `.type` is not what is meant.
-        if not (
-            hasattr(type(value), "type") or "type" in getattr(value, "__dict__", ())
-        ):
-            return False
-        stands_for = value.type
-        return isinstance(stands_for, type) and issubclass(stands_for, types)
+        if hasattr(kind, "type") or "type" in getattr(value, "__dict__", ()):
+            stands_for = value.type
+            if isinstance(stands_for, type):
+                kind = stands_for
+                if issubclass(kind, types):
+                    return True
+        # So may what is to be selected. (A type that is known loads nothing.)
+        is_first = known_impl(kind) is None and load_adapters(kind)
+        return is_first and self(path, value)
 
 
 class WithTag(_ByMeaning):

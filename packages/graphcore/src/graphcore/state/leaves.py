@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from graphcore.errors import apart
 from graphcore.graphdef.definition import (
     GraphDef,
     NodeDef,
@@ -19,7 +20,7 @@ from graphcore.state.filters import Predicate, grouped, looks_at_no_value
 from graphcore.state.nesting import nested_from_flat
 from graphcore.state.state import State
 from graphcore.trails import Path, path_text
-from graphcore.variables.impl import is_variable, variable_impl
+from graphcore.variables.impl import counterparts_of, is_variable, variable_impl
 from graphcore.variables.state import VariableState
 
 # Value and metadata by index; None stands for metadata that did not come along.
@@ -286,7 +287,8 @@ def leaves_for(
     if isinstance(definition, NodeRef):
         return {}
     if not isinstance(definition, NodeDef):
-        raise ValueError(f"Expected a GraphDef, got {type(definition).__name__}.")
+        due, found = apart(GraphDef, type(definition))
+        raise ValueError(f"Expected a {due}, got a {found}.")
     given = all_given(definition, states, share=share)
     return {
         d.index: (given.values[number], given.metadata.get(number))
@@ -367,12 +369,15 @@ def leaf_of(
             return leaf, None
         leaf = VariableState.from_variable(leaf)
     if isinstance(leaf, VariableState):
-        if leaf.type is not kind:
-            raise ValueError(
-                f"The state at {path_text(path)!r} is of a {leaf.type.__name__}, but "
-                f"there is a {kind.__name__}: expected the same variable type."
-            )
-        return leaf.value, leaf._kind[1]
+        if leaf.type is kind:
+            return leaf.value, leaf._kind[1]
+        if leaf.type in counterparts_of(kind):
+            return leaf.value, None  # the metadata of each library stay its own
+        found, there = apart(leaf.type, kind)
+        raise ValueError(
+            f"The state at {path_text(path)!r} is of a {found}, but there is a "
+            f"{there}: expected the same variable type."
+        )
     if isinstance(leaf, State) or (isinstance(leaf, Mapping) and _has_states(leaf)):
         raise nested_instead_of_leaf(leaf, path, kind)
     return leaf, None

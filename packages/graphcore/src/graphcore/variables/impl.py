@@ -266,7 +266,10 @@ _counterparts: dict[type[Any], tuple[type[Any], ...]] = {}
 
 
 def register_counterparts(a: type[Any], b: type[Any]) -> None:
-    """Has a filter that names one of two types select both.
+    """Says that two types of variables mean the same.
+
+    A filter that names one selects both, their collection names are the same, and the
+    state of one may be given to a variable of the other, which keeps its metadata.
 
     Args:
         a: A type of variables.

@@ -25,6 +25,7 @@ import jax
 from graphcore._jax import OUTSIDE, TraceState, current_trace
 from graphcore.cache.comparing import by_identity_too, comparing
 from graphcore.content import values_equal
+from graphcore.errors import apart
 from graphcore.hashable_mapping import EMPTY, HashableMapping, as_hashable, as_kept
 from graphcore.probing import probing
 from graphcore.rebuilt import Origin, origin, trace_of_rebuilt, wrong_trace
@@ -443,9 +444,10 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
         if not is_variable:
             kind = getattr(other, "_kind", (kind,))[0]
         if kind is not type(self):
+            mine, found = apart(type(self), kind)
             raise ValueError(
-                f"Cannot copy into a {type(self).__name__} from a {kind.__name__}: "
-                "expected the same variable type."
+                f"Cannot copy into a {mine} from a {found}: expected the same variable "
+                "type."
             )
         self._check_writable()
         set_raw_value(self, other._raw_value if is_variable else other.value)
