@@ -12,7 +12,7 @@ from typing import Any as AnyType
 from typing import TypeAlias, TypeVar, Union
 
 from graphcore.adapters.loading import load_adapters
-from graphcore.known_types import known_impl
+from graphcore.known_types import impls
 from graphcore.trails import Path
 from graphcore.variables.impl import counterparts_of, is_variable
 from graphcore.variables.reading import Reading
@@ -142,9 +142,8 @@ class OfType(_ByMeaning):
                 kind = stands_for
                 if issubclass(kind, types):
                     return True
-        # So may what is to be selected. (A type that is known loads nothing.)
-        is_first = known_impl(kind) is None and load_adapters(kind)
-        return is_first and self(path, value)
+        # So may what is to be selected. (Of a type that is known, nothing waits.)
+        return kind not in impls and load_adapters(kind) and self(path, value)
 
 
 class WithTag(_ByMeaning):
