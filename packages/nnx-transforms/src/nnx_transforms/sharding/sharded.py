@@ -67,7 +67,8 @@ def shard(
             None stands for what the variable's own metadata says. Without any, a
             variable lies whole on each device. The state of an `Optimizer` lies where
             its parameters do, whatever the filters say; what it keeps of a parameter
-            in another shape, as `optax.adafactor`, lies whole.
+            in another shape, as `optax.adafactor`, lies whole. (That of Flax's does
+            not know its parameters: select it by path, or by its own types.)
         rules: From logical axis names, in the shardings here or in the metadata, to
             the mesh axes that stand for them: a name, a tuple of names, or None. They
             are noted, too; the logical names stay.
