@@ -149,16 +149,19 @@ def test_collection_names_are_those_of_counterparts():
     assert list(made) == ["params"]
 
 
-def test_a_table_has_one_column_for_random_state():
-    class Noisy(nnx.Module):
-        def __init__(self, rngs):
-            self.drop = nnx.Dropout(0.5, rngs=rngs)
+def test_a_table_has_one_column_for_what_means_the_same():
+    class Noisy(nt.Module):
+        def __init__(self):
+            self.theirs = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+            self.ours = nt.Linear(4, 4, rngs=nt.Rngs(0))
+            self.drop = nnx.Dropout(0.5, rngs=nnx.Rngs(1))
 
         def __call__(self, x):
-            return self.drop(x)
+            return self.drop(self.theirs(self.ours(x)))
 
-    heading = nt.tabulate(Noisy(nnx.Rngs(0)), X).splitlines()[0].split()
-    assert heading == ["path", "type", "outputs", "RngState"]
+    lines = nt.tabulate(Noisy(), X).splitlines()
+    assert lines[0].split() == ["path", "type", "outputs", "Param", "RngState"]
+    assert lines[2].split()[-6:] == ["40", "(160", "B)", "2", "(12", "B)"]
 
 
 # States and filters

@@ -9,7 +9,13 @@ from typing import Any
 
 import jax
 
-from graphcore import api_boundary, is_variable, to_predicate, variables
+from graphcore import (
+    Variable,
+    api_boundary,
+    counterparts_of,
+    is_variable,
+    variables,
+)
 from graphcore.authors import is_object, path_text, raw_value_of
 from nnx_transforms.modules.capturing import methods_wrapped
 from nnx_transforms.modules.module import is_module_class
@@ -193,13 +199,13 @@ def _text(tree: Any) -> str:
     )
 
 
-_is_random = to_predicate(RngState)
-
-
 def _kind(variable: Any) -> type[Any]:
-    if _is_random((), variable):
-        return RngState
-    return type(variable) if is_variable(variable) else jax.Array
+    """The type whose column has a variable: ours, where several mean the same."""
+    if not is_variable(variable):
+        return jax.Array
+    every = counterparts_of(type(variable))
+    kind = next((x for x in every if issubclass(x, Variable)), type(variable))
+    return RngState if issubclass(kind, RngState) else kind
 
 
 def _cell(held: list[tuple[Any, type[Any], Any]], kind: type[Any], path: Any) -> str:
