@@ -188,6 +188,16 @@ def test_a_backward_rule_with_a_wrong_number_of_cotangents(count):
         jax.grad(lambda v: model.apply(v, X))(variables)
 
 
+@pytest.mark.parametrize("multi_scope", [False, True])
+def test_several_cotangents_in_the_place_of_one(multi_scope):
+    def run(module, x):
+        _, pull_back = nn.vjp(call, nn.Dense(2), x, multi_scope=multi_scope)
+        return pull_back(jnp.ones((3, 2)), jnp.ones((3, 2)))
+
+    with pytest.raises(TypeError, match=r"f_vjp\(\(2\.0, 2\.0\)\)"):  # JAX's words
+        Calls(run).init(KEY, X)
+
+
 # --- static arguments ---------------------------------------------------------------
 
 

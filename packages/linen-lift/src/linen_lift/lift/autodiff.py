@@ -64,13 +64,13 @@ def _restricted(tree: Any, known: Any) -> Any:
     return {k: _restricted(v, known[k]) for k, v in tree.items() if k in known}
 
 
-def _pull_back(vjp_fn: Callable[..., Any], cotangent: Any) -> tuple[Any, ...]:
-    (variables,), *inputs = vjp_fn(cotangent)
+def _pull_back(vjp_fn: Callable[..., Any], *cotangent: Any) -> tuple[Any, ...]:
+    (variables,), *inputs = vjp_fn(*cotangent)
     return (variables, *inputs)
 
 
-def _pull_back_list(vjp_fn: Callable[..., Any], cotangent: Any) -> tuple[Any, ...]:
-    variables, *inputs = vjp_fn(cotangent)
+def _pull_back_list(vjp_fn: Callable[..., Any], *cotangent: Any) -> tuple[Any, ...]:
+    variables, *inputs = vjp_fn(*cotangent)
     return (list(variables), *inputs)
 
 

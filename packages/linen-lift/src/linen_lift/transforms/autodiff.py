@@ -16,8 +16,9 @@ from .targets import check_function, core_of, with_module
 __all__ = ["custom_vjp", "grad", "jvp", "value_and_grad", "vjp"]
 
 
-def _cotangents(pull_back: Callable[..., Any], cotangent: Any) -> Any:
-    return without_modules(pull_back(cotangent))
+def _cotangents(pull_back: Callable[..., Any], *cotangent: Any) -> Any:
+    # Of several, JAX says how one is written.
+    return without_modules(pull_back(*cotangent))
 
 
 def _with_cotangents(result: Any) -> Any:
