@@ -194,6 +194,23 @@ def test_weights_move_from_one_library_to_the_other():
     assert type(again.dense.kernel) is nt.Param
 
 
+@pytest.mark.parametrize("library", [nnx, nt], ids=["their update", "our update"])
+def test_a_step_by_hand(library):
+    @nt.jit
+    def step(model):
+        grads = nt.grad(lambda model: (model(X) ** 2).mean())(model)
+        params = nnx.state(model, nnx.Param)
+        library.update(model, jax.tree.map(lambda w, g: w - 0.1 * g, params, grads))
+        return grads
+
+    model = layers(nnx, 0)
+    before = {k: v[...] for k, v in nt.to_flat_state(nnx.state(model, nnx.Param))}
+    grads = dict(nt.to_flat_state(step(model)))
+    for path, variable in nt.to_flat_state(nnx.state(model, nnx.Param)):
+        due = before[path] - 0.1 * grads[path][...]
+        np.testing.assert_allclose(variable[...], due, 1e-5, 1e-6)
+
+
 @pytest.mark.parametrize(
     "first",
     [
