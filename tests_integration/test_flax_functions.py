@@ -15,6 +15,8 @@ import nnx_transforms as nt
 nnx = pytest.importorskip("flax.nnx")
 
 X = jax.random.normal(jax.random.key(0), (3, 4))
+# In a release without it, a list does as well.
+ListOf = {library: getattr(library, "List", list) for library in (nnx, nt)}
 captures = pytest.mark.skipif(not hasattr(nnx, "capture"), reason="Flax before 0.12.6")
 
 
@@ -22,7 +24,7 @@ class Net(nnx.Module):
     """Records one value, and perturbs another."""
 
     def __init__(self, rngs):
-        self.layers = nnx.List([nnx.Linear(4, 4, rngs=rngs)])
+        self.layers = ListOf[nnx]([nnx.Linear(4, 4, rngs=rngs)])
         self.named = nnx.Dict(out=nnx.Linear(4, 2, rngs=rngs))
 
     def __call__(self, x):
@@ -171,7 +173,7 @@ def layers(library, seed):
     class Model(library.Module):
         def __init__(self, rngs):
             self.dense = library.Linear(4, 4, rngs=rngs)
-            self.norms = library.List([library.BatchNorm(4, rngs=rngs)])
+            self.norms = ListOf[library]([library.BatchNorm(4, rngs=rngs)])
 
         def __call__(self, x):
             return self.norms[0](self.dense(x))
