@@ -146,8 +146,8 @@ def test_with(
 @releases(FLAX)
 def flax(session: nox.Session, release: str) -> None:
     """Test objects of Flax NNX under our transforms, on several releases of Flax."""
-    names = "bridge functions linen_modules models modes shardings states".split()
-    files = [f"test_flax_{name}.py" for name in names]
+    names = "bridge", "functions", "linen_modules", "models", "modes", "shardings"
+    files = [f"test_flax_{name}.py" for name in (*names, "states")]
     test_with(session, "flax", release, FLAX[release], *files)
 
 

@@ -26,7 +26,7 @@ add_stream_type(nnx.RngStream)
 add_axis_rules(get_logical_axis_rules)
 # Before Flax 0.12.6, `sow` only sets attributes.
 attribute = nnx.data if hasattr(nnx, "capture") else None
-# Older releases lack one of these.
+# Flax 0.11 has neither.
 containers = tuple(getattr(nnx, x) for x in ("List", "Dict") if hasattr(nnx, x))
 LIBRARIES.append(Library(nnx.Module, nnx.Variable, nnx.Rngs, containers, attribute))
 
