@@ -233,6 +233,16 @@ def test_capture_leaves_nothing_behind_even_after_an_error():
     assert "wrapper" not in Noisy.__call__.__qualname__
 
 
+def test_capture_records_in_a_subclass_of_dict():
+    class Records(nnx.Dict):
+        def __call__(self, x):
+            self.sow(nnx.Intermediate, "x", x)
+            return x
+
+    _, seen = nnx.capture(records := Records(), nnx.Intermediate)(1)
+    assert (seen.x.value, len(records)) == ((1,), 0)
+
+
 def test_capture_says_so_if_it_has_nowhere_to_record():
     record = nnx.capture(lambda x, model: model(x), nnx.Intermediate)
     with pytest.raises(ValueError, match=r"`capture` .* this ArrayImpl .* model first"):

@@ -18,8 +18,8 @@ class Library(NamedTuple):
         modules: Their base class.
         variables: The base class of their variables.
         streams: Random streams as its layers take them, made as our `Rngs` are.
-        containers: Modules whose items are their attributes, so that nothing else may
-            be put there.
+        containers: Classes whose items are their attributes, so that nothing else may
+            be put there; a subclass may record.
         attribute: Makes an attribute of a tuple of variables; None if modules record
             nothing in `CAPTURED`.
     """
@@ -73,5 +73,5 @@ def recording(modules: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any, Li
         library = library_of(type(module))
         if library is None or library.attribute is None:
             continue
-        if not isinstance(module, library.containers):
+        if type(module) not in library.containers:
             yield path, module, library
