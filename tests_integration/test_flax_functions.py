@@ -113,6 +113,19 @@ def test_capture_of_methods_in_compiled_functions():
 
 
 @captures
+def test_capture_puts_nothing_among_the_items_of_a_dict():
+    class Branches(nnx.Module):
+        def __init__(self):
+            self.all = nnx.Dict(a=net(), b=net())
+
+        def __call__(self, x):
+            return sum(branch(x) for branch in self.all.values())
+
+    _, found = nt.capture(Branches(), nt.Intermediate)(X)
+    assert found.flat_state().paths == (("all", "a", "hidden"), ("all", "b", "hidden"))
+
+
+@captures
 def test_capture_in_a_model_of_both_libraries():
     model = Both()
     for kind in (nt.Intermediate, nnx.Intermediate):
@@ -219,6 +232,7 @@ def test_a_step_by_hand(library):
         "nt.state(nt.Dict(w=nt.Param(1.0)), nnx.Param)",
         "nt.filter_state(nnx.state(linear), nt.Param)",
         "nt.to_flat_state(nnx.state(linear)).filter(nt.Param)",
+        "nt.State({'w': nt.VariableState(nnx.Param, 1.0)}).filter(nt.Param)",
     ],
 )
 def test_a_filter_may_be_the_first_to_meet_the_library(first):

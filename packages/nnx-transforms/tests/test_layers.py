@@ -37,7 +37,9 @@ def primitives(f, *args):
     return [e.primitive.name for e in jax.make_jaxpr(f)(*args).jaxpr.eqns]
 
 
-@pytest.mark.parametrize("rngs", [0, None, jax.random.key(0), np.uint32([0, 1])])
+@pytest.mark.parametrize(
+    "rngs", [0, None, jax.random.key(0), np.uint32([0, 1]), lambda: jax.random.key(0)]
+)
 def test_a_seed_is_no_random_stream(rngs):
     for make in (
         lambda: Linear(3, 2, rngs=rngs),
