@@ -163,6 +163,31 @@ def test_metadata_of_variables():
     assert "unit" not in model.norms[0].mean.get_metadata()
 
 
+@pytest.mark.filterwarnings("ignore:Variable hooks are deprecated")
+def test_initializers_of_flax_bring_their_metadata():
+    def kernel(library, init):
+        return library.Linear(4, 2, kernel_init=init, rngs=library.Rngs(0)).kernel
+
+    ones = jax.nn.initializers.ones
+    placed = kernel(nt, nnx.with_partitioning(ones, ("rows", None)))
+    assert tuple(nt.get_var_pspec(placed)) == ("rows", None)
+    hooked = nnx.with_metadata(ones, on_get_value=lambda _, x: 3 * x, unit="m")
+    ours, theirs = kernel(nt, hooked), kernel(nnx, hooked)
+    np.testing.assert_array_equal(ours[...], theirs[...])
+    assert (ours.unit, float(ours[0, 0])) == ("m", 3)
+
+
+def test_a_variable_of_flax_is_no_value():
+    kernel = nnx.Linear(4, 2, rngs=nnx.Rngs(0)).kernel
+    layer = nt.Linear(4, 2, rngs=nt.Rngs(0))
+    state = nt.state([kernel])[0]
+    for value in (kernel, state):
+        with pytest.raises(ValueError, match="cannot be a variable itself, got a "):
+            layer.kernel.value = value
+        with pytest.raises(ValueError, match="cannot be a variable itself, got a "):
+            nt.Param(value)
+
+
 def test_collection_names_are_those_of_counterparts():
     names = {"Param": "params", "BatchStat": "batch_stats", "Cache": "cache"}
     for name, due in names.items():

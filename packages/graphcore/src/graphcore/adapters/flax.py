@@ -32,6 +32,7 @@ from graphcore.variables.impl import (
     add_variable_impl,
     register_counterparts,
 )
+from graphcore.variables.metadata import add_carrier_type
 
 TESTED = ("0.11.", "0.12.")
 """What the releases that this was tested with begin with."""
@@ -324,6 +325,18 @@ def _add_modules(kind: Any, how: _Modules, containers: Sequence[str]) -> None:
     )
 
 
+def _carried(given: Any) -> gc.VariableMetadata[Any]:
+    """What brings metadata into a variable, as ours, which older releases resemble."""
+    found: dict[str, Any] = {}
+    for name in ("set_value", "get_value", "create_value", "add_axis", "remove_axis"):
+        hooks = getattr(given, f"on_{name}", None) or getattr(
+            given, f"{name}_hooks", ()
+        )
+        found[f"{name}_hooks"] = hooks
+    known = {name: x for name, x in given.metadata.items() if x is not None}
+    return gc.VariableMetadata(given.raw_value, metadata=known, **found)
+
+
 def install() -> None:
     """Registers the types of Flax NNX.
 
@@ -355,6 +368,7 @@ def install() -> None:
     for name in filter(partial(hasattr, nnx.bridge), ("Module", "ToNNX")):
         _add_modules(getattr(nnx.bridge, name), _FlaggedModules(), [])
     _add_filters()
+    add_carrier_type(nnx.VariableMetadata, _carried)
     gc.register_pytree_node_type(
         nnx.State,
         _flatten_state,

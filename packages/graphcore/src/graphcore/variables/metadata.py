@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from graphcore.adapters.loading import load_adapters
 from graphcore.display.printing import Parts, call_parts
 from graphcore.hashable_mapping import HashableMapping, as_hashable
 
@@ -141,6 +142,42 @@ class VariableMetadata(Generic[A]):
 
     def __parts__(self) -> Parts:
         return call_parts(self, [self.raw_value], self.as_metadata())
+
+
+# What makes one of the above of what initializers of another library return.
+_carriers: dict[type[Any], Callable[[Any], VariableMetadata[Any]]] = {}
+
+
+def add_carrier_type(
+    kind: type[Any], convert: Callable[[Any], VariableMetadata[Any]]
+) -> None:
+    """Has variables take their metadata from what another library brings them in.
+
+    Args:
+        kind: Its type.
+        convert: Makes a `VariableMetadata` of one.
+    """
+    _carriers[kind] = convert
+
+
+def carried(value: Any) -> Any:
+    """A value; a `VariableMetadata` if it comes with metadata, of whatever library.
+
+    Args:
+        value: What a variable is to be made of.
+
+    Returns:
+        The same, or what stands for it here.
+
+    Example:
+        >>> carried((1, 2))
+        (1, 2)
+    """
+    kind = type(value)
+    convert = _carriers.get(kind)
+    if convert is None and load_adapters(kind):
+        convert = _carriers.get(kind)
+    return value if convert is None else convert(value)
 
 
 def with_metadata(

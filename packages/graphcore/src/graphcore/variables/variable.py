@@ -29,12 +29,13 @@ from graphcore.errors import apart
 from graphcore.hashable_mapping import EMPTY, HashableMapping, as_hashable, as_kept
 from graphcore.probing import probing
 from graphcore.rebuilt import Origin, origin, trace_of_rebuilt, wrong_trace
-from graphcore.variables.impl import VariableImpl, add_variable_impl
+from graphcore.variables.impl import VariableImpl, add_variable_impl, is_variable
 from graphcore.variables.metadata import (
     CREATION,
     HOOKS,
     VariableMetadata,
     as_stored,
+    carried,
     stored_name,
 )
 from graphcore.variables.operators import ValueOperators
@@ -161,6 +162,8 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
         _register(cls)
 
     def __init__(self, value: A | VariableMetadata[A], **metadata: Any) -> None:
+        if not isinstance(value, jax.Array):
+            value = carried(value)
         if isinstance(value, VariableMetadata):
             metadata = {**value.as_metadata(), **metadata}
             value = value.raw_value
@@ -569,7 +572,8 @@ _register(Variable)
 
 
 def _refuse_variable(value: Any) -> None:
-    if isinstance(value, Variable):
+    is_state = isinstance(value, Variable) or type(value) is VariableState
+    if is_state or not (isinstance(value, jax.Array) or not is_variable(value)):
         raise ValueError(
             f"The value of a variable cannot be a variable itself, got a "
             f"{type(value).__name__}: store its `.value`, or use `copy_from`."
