@@ -21,12 +21,14 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import jax
+import numpy as np
 
 from graphcore._jax import OUTSIDE, TraceState, current_trace
 from graphcore.cache.comparing import by_identity_too, comparing
 from graphcore.content import values_equal
 from graphcore.errors import apart
 from graphcore.hashable_mapping import EMPTY, HashableMapping, as_hashable, as_kept
+from graphcore.known_types import ATOMS
 from graphcore.probing import probing
 from graphcore.rebuilt import Origin, origin, trace_of_rebuilt, wrong_trace
 from graphcore.variables.impl import VariableImpl, add_variable_impl, is_variable
@@ -162,12 +164,12 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
         _register(cls)
 
     def __init__(self, value: A | VariableMetadata[A], **metadata: Any) -> None:
-        if not isinstance(value, jax.Array):
+        if type(value) not in _PLAIN:
             value = carried(value)
-        if isinstance(value, VariableMetadata):
-            metadata = {**value.as_metadata(), **metadata}
-            value = value.raw_value
-        _refuse_variable(value)
+            if isinstance(value, VariableMetadata):
+                metadata = {**value.as_metadata(), **metadata}
+                value = value.raw_value
+            _refuse_variable(value)
         checked = _checked_metadata(type(self), metadata)
         set_facts(self, facts_of(checked, current_trace()))
         set_raw_value(self, value)
@@ -571,9 +573,17 @@ _VALUE = jax.tree_util.GetAttrKey("value")
 _register(Variable)
 
 
+# Types of values of which no more needs to be known; those of arrays join them.
+_PLAIN: set[Any] = {*ATOMS, np.ndarray}
+
+
 def _refuse_variable(value: Any) -> None:
-    is_state = isinstance(value, Variable) or type(value) is VariableState
-    if is_state or not (isinstance(value, jax.Array) or not is_variable(value)):
+    if type(value) in _PLAIN:
+        return
+    if isinstance(value, jax.Array):
+        _PLAIN.add(type(value))
+        return
+    if isinstance(value, Variable | VariableState) or is_variable(value):
         raise ValueError(
             f"The value of a variable cannot be a variable itself, got a "
             f"{type(value).__name__}: store its `.value`, or use `copy_from`."
