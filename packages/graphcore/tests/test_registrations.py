@@ -98,6 +98,20 @@ def test_a_state_of_counterparts_gives_values():
         gc.update(gc.Dict(w=gc.Cache(1)), gc.state(ours))
 
 
+def test_a_registered_variable_is_no_value_of_another():
+    cell = cell_class()
+    register_variable(cell)
+    ours = gc.Param(1)
+    for value in (cell(1), gc.state(gc.Dict(w=cell(1)))["w"]):
+        with pytest.raises(ValueError, match="cannot be a variable itself, got a "):
+            ours.value = value
+        with pytest.raises(ValueError, match="cannot be a variable itself, got a "):
+            gc.Param(value)
+    assert ours.value == 1
+    ours.value = [cell(1)]  # below, it is a part of a pytree
+    assert ours.value[0].held == 1
+
+
 def test_types_of_one_name_are_told_apart():
     class Param(gc.Variable):
         pass
