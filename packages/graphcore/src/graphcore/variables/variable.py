@@ -445,8 +445,8 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
         """
         # Past what a class may say of itself, as `type` or `raw_value`.
         kind: Any = type(other)
-        is_variable = issubclass(kind, Variable)
-        if not is_variable:
+        is_ours = issubclass(kind, Variable)
+        if not is_ours:
             kind = getattr(other, "_kind", (kind,))[0]
         if kind is not type(self):
             mine, found = apart(type(self), kind)
@@ -455,7 +455,7 @@ class Variable(_Retypable, Reading, ValueOperators, Generic[A]):
                 "type."
             )
         self._check_writable()
-        set_raw_value(self, other._raw_value if is_variable else other.value)
+        set_raw_value(self, other._raw_value if is_ours else other.value)
         if self._facts.metadata != other._metadata():
             self._replace_metadata(other._metadata())
 
