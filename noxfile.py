@@ -146,8 +146,9 @@ def test_with(
 @releases(FLAX)
 def flax(session: nox.Session, release: str) -> None:
     """Test objects of Flax NNX under our transforms, on several releases of Flax."""
-    names = "bridge", "functions", "linen_modules", "models", "modes", "shardings"
-    files = [f"test_flax_{name}.py" for name in (*names, "states")]
+    names = "bridge", "functions", "linen_modules", "models", "modes"
+    others = "own_transforms", "shardings", "states"
+    files = [f"test_flax_{name}.py" for name in (*names, *others)]
     test_with(session, "flax", release, FLAX[release], *files)
 
 

@@ -161,3 +161,59 @@ def test_a_live_object_inside_of_a_module_may_refer_to_itself(library, wrapped):
     for _ in range(2):
         assert step(wrapped(Given(inner))).tolist() == [2, 2]
     assert int(inner.calls[...]) == 2
+
+
+class Counting(nnx.Module):
+    def __init__(self):
+        self.dense = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+        self.dropout = nnx.Dropout(0.5, rngs=nnx.Rngs(0))
+        self.calls = nnx.Variable(jnp.array(0))
+        self.scale, self.steps = jnp.ones(2), jnp.arange(2)
+
+
+def _count(m):
+    m.calls.value += 1
+
+
+def _draw(m):
+    m.dropout(jnp.ones(2))
+
+
+def _replace(m):
+    m.scale = m.scale + 1
+
+
+def _replace_integers(m):
+    m.steps = m.steps + 1
+
+
+@pytest.mark.parametrize("write", [_count, _draw, _replace, _replace_integers])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        eqx.filter_jit,
+        eqx.filter_grad,
+        eqx.filter_checkpoint,
+        lambda f: eqx.filter_jit(eqx.filter_grad(f)),
+        lambda f: (
+            lambda m: eqx.filter_vmap(lambda m, _: f(m), in_axes=(None, 0))(
+                m, jnp.ones(3)
+            )
+        ),
+        lambda f: lambda m: eqx.filter_vjp(f, m),
+        lambda f: lambda m: eqx.filter_eval_shape(f, m),
+    ],
+    ids=["jit", "grad", "checkpoint", "jit of grad", "vmap", "vjp", "eval_shape"],
+)
+def test_writes_that_transforms_of_equinox_would_lose_are_refused(transform, write):
+    def f(m, writes=True):
+        if writes:
+            write(m)
+        return (m.dense(jnp.ones(2)) * m.scale).sum()
+
+    m = Counting()
+    transform(lambda m: f(m, writes=False))(m)
+    with pytest.raises(nnx.TraceContextError, match="would not see the change"):
+        transform(f)(m)
+    assert int(m.calls.value) == int(m.dropout.rngs.count.value) == 0
+    assert (m.scale.tolist(), m.steps.tolist()) == ([1, 1], [0, 1])

@@ -10,10 +10,17 @@ other.
 So a pytree remembers its `Origin`, the trace in which it was flattened, and an object
 that is made of it in a trace below gets `ByValue` in the place of the trace that it
 belongs to. That equals no token: whoever does not know of it refuses the write.
+
+Other libraries map such objects once more inside of the trace, to put in what is theirs
+(Flax NNX's transforms) or what they had left out (Equinox's `combine`). A copy without
+another value, of an object that may not be written, is by value, too: what is written
+to it would be as lost.
 """
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,9 +35,11 @@ class Origin:
 
     Args:
         trace: The token of the trace.
+        read_only: The object, weakly, if it may not be written there.
     """
 
     trace: TraceState = field(compare=False, repr=False)
+    read_only: weakref.ref[Any] | None = field(default=None, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _of_outside, ()
@@ -43,10 +52,22 @@ def _of_outside() -> Origin:
     return OF_OUTSIDE
 
 
-def origin() -> Origin:
-    """The origin of what is flattened now."""
+def origin(x: Any, trace: Any) -> Origin:
+    """The origin of what is flattened now.
+
+    Args:
+        x: The object.
+        trace: What it belongs to.
+    """
     here = running_trace()
-    return OF_OUTSIDE if here == OUTSIDE else Origin(here)
+    if here == OUTSIDE:
+        return OF_OUTSIDE
+    return Origin(here, None if trace == here else weakref.ref(x))
+
+
+def as_before(old: Any, new: Any) -> bool:
+    """Whether a leaf of a copy is no other value: the same, left out or put in."""
+    return new is old or old is None or new is None
 
 
 def running_trace() -> TraceState:
@@ -72,19 +93,24 @@ class ByValue:
     trace: TraceState
 
 
-def trace_of_rebuilt(origin: Origin) -> Any:
+def trace_of_rebuilt(origin: Origin, is_copy: Callable[[Any], bool]) -> Any:
     """What an object that is put together now belongs to.
 
     Args:
         origin: Where it was taken apart.
+        is_copy: Whether it has no other value than the object that was taken apart.
 
     Returns:
-        The token of the running trace; or `ByValue`, if that is below the origin. Of
-        two traces that are not over, the one that is running is below the other.
+        The token of the running trace; or `ByValue`, if that is below the origin, or if
+        it is a copy of an object that may not be written. Of two traces that are not
+        over, the one that is running is below the other.
     """
     here, there = running_trace(), origin.trace
     if here is None:
         return OUTSIDE
+    if here == there and origin.read_only is not None:
+        source = origin.read_only()
+        return ByValue(here) if source is not None and is_copy(source) else here
     if there is None or here in (there, OUTSIDE) or has_ended(there):
         return here
     return ByValue(here)

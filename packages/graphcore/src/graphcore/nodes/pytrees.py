@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
+from graphcore._jax import OUTSIDE
 from graphcore.boundary.places import is_object
 from graphcore.cache.patterns import known_patterns
 from graphcore.cache.plans import Plan, plan_of
@@ -43,9 +44,17 @@ from graphcore.nodes.owned import (
     set_plans,
 )
 from graphcore.nodes.owned import set_trace as _set_trace
-from graphcore.nodes.registry import PytreeNodeImpl, find_impl
+from graphcore.nodes.registry import PytreeNodeImpl, find_impl, trace_of
 from graphcore.probing import probing
-from graphcore.rebuilt import OF_OUTSIDE, ByValue, Origin, origin, trace_of_rebuilt
+from graphcore.rebuilt import (
+    OF_OUTSIDE,
+    ByValue,
+    Origin,
+    as_before,
+    origin,
+    running_trace,
+    trace_of_rebuilt,
+)
 from graphcore.state.nesting import key_order
 from graphcore.trails import Path, path_text
 from graphcore.variables.bare_arrays import is_array
@@ -240,11 +249,10 @@ def _known_parts(node: Any, checked: _Checked) -> dict[int, _Parts]:
     Left out are those with arrays, which may be replaced while a plan holds, and with
     containers of which JAX is shown a copy, as they hold static values, too.
     """
-    plan, where = checked.plan, origin()
+    plan = checked.plan
     if plan is None:
-        layout = layout_of((checked.definition,))
-        return _parts_alike(layout, checked.things, where)
-    if not plan.can_be_kept or where is not OF_OUTSIDE:
+        return _parts_alike(layout_of((checked.definition,)), checked.things)
+    if not plan.can_be_kept or running_trace() != OUTSIDE:
         return _UNKNOWN
     if plan.parts is None:
         plan.parts = _UNKNOWN
@@ -255,9 +263,7 @@ def _known_parts(node: Any, checked: _Checked) -> dict[int, _Parts]:
     return plan.parts
 
 
-def _parts_alike(
-    layout: Layout, things: Sequence[Any], where: Origin
-) -> dict[int, _Parts]:
+def _parts_alike(layout: Layout, things: Sequence[Any]) -> dict[int, _Parts]:
     """The same of a graph of a known structure, by what is known of that."""
     known = layout.notes.get("parts")
     if known is None:
@@ -272,7 +278,7 @@ def _parts_alike(
                 if all(map(is_, children, children_of(things))):
                     known.append((node.thing, children_of, rest.at(OF_OUTSIDE)))
     return {
-        id(things[number]): (children_of(things), rest.at(where))
+        id(things[number]): (children_of(things), rest.at(_origin(things[number])))
         for number, children_of, rest in known
         if not get_open_children(things[number])
     }
@@ -303,7 +309,11 @@ def _taken_apart(node: Any) -> tuple[list[Any], _Rest]:
                 value = _with_statics(value)
         names.append(key)
         children.append(value)
-    return children, _Rest(tuple(names), tuple(keys), tuple(values), origin())
+    return children, _Rest(tuple(names), tuple(keys), tuple(values), _origin(node))
+
+
+def _origin(node: Any) -> Origin:
+    return origin(node, node._node__trace)
 
 
 def _in_turn(children: Sequence[Any], below: _Below) -> Iterator[Any]:
@@ -341,7 +351,6 @@ def _flatten_with_keys(node: Any) -> tuple[Any, _Rest]:
 
 def _unflatten(kind: type[Any], rest: _Rest, children: Any) -> Any:
     node = kind._node__create_empty(None)
-    _set_trace(node, trace_of_rebuilt(rest.where))
     values = []
     still_open = []
     for key, child in zip(rest.children, children, strict=True):
@@ -357,10 +366,32 @@ def _unflatten(kind: type[Any], rest: _Rest, children: Any) -> Any:
         values.append(child)
     if still_open:
         set_open_children(node, frozenset(still_open))
+    trace = trace_of_rebuilt(
+        rest.where, lambda old: not still_open and _is_copy(old, rest.children, values)
+    )
+    _set_trace(node, trace)
     values += rest.values
     # In the order of the graph, as it is where a graph is merged.
     node._node__init([(key, values[position]) for key, position in rest.order])
     return node
+
+
+def _is_copy(source: Any, keys: Path, values: list[Any]) -> bool:
+    """Whether an object that may not be written is put together of what it was."""
+    held = dict(source._node__flatten()[0])
+    before, now = _leaves([held.get(key) for key in keys]), _leaves(values)
+    return 0 < len(now) == len(before) and all(
+        type(trace_of(new)) is ByValue if _is_ours(new) else as_before(old, new)
+        for old, new in zip(before, now, strict=True)
+    )
+
+
+def _leaves(tree: Any) -> list[Any]:
+    return jax.tree.leaves(tree, is_leaf=lambda x: x is None or _is_ours(x))
+
+
+def _is_ours(x: Any) -> bool:
+    return isinstance(x, OwnedNode | Variable)
 
 
 def _refuse_sharing(node: Any) -> _Checked:
@@ -391,7 +422,7 @@ def _recognized(node: Any) -> _Checked | None:
     To make a plan is worth it for what is flattened again, outside of a trace.
     """
     plans = plans_of(node)
-    if plans or (plans is not None and origin() is OF_OUTSIDE):
+    if plans or (plans is not None and running_trace() == OUTSIDE):
         return None
     set_plans(node, ())
     for pattern, definition in known_patterns(type(node)):

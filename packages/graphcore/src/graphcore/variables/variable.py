@@ -30,7 +30,7 @@ from graphcore.errors import apart
 from graphcore.hashable_mapping import EMPTY, HashableMapping, as_hashable, as_kept
 from graphcore.known_types import ATOMS
 from graphcore.probing import probing
-from graphcore.rebuilt import Origin, origin, trace_of_rebuilt, wrong_trace
+from graphcore.rebuilt import Origin, as_before, origin, trace_of_rebuilt, wrong_trace
 from graphcore.variables.impl import VariableImpl, add_variable_impl, is_variable
 from graphcore.variables.metadata import (
     CREATION,
@@ -543,7 +543,9 @@ def _flatten(variable: Any) -> tuple[tuple[Any, ...], Any]:
     if probing.active:
         probing.found = True
         return (), None
-    return (variable._raw_value,), (as_kept(variable._facts.metadata), origin())
+    facts = variable._facts
+    where = origin(variable, facts.trace)
+    return (variable._raw_value,), (as_kept(facts.metadata), where)
 
 
 def _flatten_with_keys(variable: Any) -> tuple[tuple[tuple[Any, Any], ...], Any]:
@@ -556,7 +558,8 @@ def _unflatten(
 ) -> Any:
     metadata, from_where = static
     (value,) = children
-    return new_variable(kind, value, metadata, trace_of_rebuilt(from_where))
+    trace = trace_of_rebuilt(from_where, lambda old: as_before(old._raw_value, value))
+    return new_variable(kind, value, metadata, trace)
 
 
 def _register(kind: type[Any]) -> None:
