@@ -146,7 +146,7 @@ def test_with(
 @releases(FLAX)
 def flax(session: nox.Session, release: str) -> None:
     """Test objects of Flax NNX under our transforms, on several releases of Flax."""
-    names = "bridge", "functions", "linen_modules", "models", "modes"
+    names = "bridge", "functions", "linen_modules", "methods", "models", "modes"
     others = "own_transforms", "shardings", "states"
     files = [f"test_flax_{name}.py" for name in (*names, *others)]
     test_with(session, "flax", release, FLAX[release], *files)

@@ -37,7 +37,7 @@ def box(**items):
 HELD = {
     "cell": lambda x: lambda: x,
     "default": lambda x: lambda y=x: y,
-    "partial": lambda x: functools.partial(abs, [x]),
+    "partial": lambda x: functools.partial(abs, frozenset([x])),
 }
 
 
@@ -114,7 +114,7 @@ def test_what_left_a_root_that_its_definition_holds_goes_at_the_next_use(
 
 def test_roots_of_the_same_definition_have_plans_of_their_own():
     roots = [box(w=gc.Param(n)) for n in range(2)]
-    both = functools.partial(abs, roots)
+    both = functools.partial(abs, frozenset(roots))
     for root in roots:
         root.build = both
     kept = gc.graphdef(roots[0])
@@ -149,7 +149,7 @@ def test_a_static_value_that_holds_another_graph_keeps_no_root():
 
 def test_a_pickled_definition_is_without_the_plan():
     root = box(w=gc.Param(1))
-    root.build = functools.partial(Box, root)
+    root.build = functools.partial(Box, frozenset([root]))
     definition = gc.graphdef(root)
     before = pickle.dumps(definition)
     plan_of(root)

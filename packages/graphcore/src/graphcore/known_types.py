@@ -21,6 +21,8 @@ known_impl = impls.get
 # Of which types something was said; and what makes the answer for their subclasses.
 said: set[type[Any]] = set()
 _of_bases: dict[type[Any], Callable[[type[Any]], Any]] = {}
+# Types some of whose instances are nodes: how these are handled, and which they are.
+sometimes: dict[type[Any], tuple[Any, Callable[[Any], bool]]] = {}
 
 
 def inherited_impl(kind: type[Any]) -> Any:

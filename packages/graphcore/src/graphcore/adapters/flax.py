@@ -24,6 +24,7 @@ from graphcore._jax import current_trace
 from graphcore.adapters.checking import checked, require
 from graphcore.adapters.loading import AdapterError
 from graphcore.getters import consume
+from graphcore.nodes.callables import callables_last
 from graphcore.state.filters import add_filter_type
 from graphcore.state.nesting import key_order
 from graphcore.variables.bare_arrays import is_array
@@ -146,9 +147,10 @@ class _Modules:
         if marks is not None:
             items[self.marks_name] = marks
         try:
-            return sorted(items.items()), None
+            pairs = sorted(items.items())
         except TypeError:  # names and positions
-            return sorted(items.items(), key=lambda pair: key_order(pair[0])), None
+            pairs = sorted(items.items(), key=lambda pair: key_order(pair[0]))
+        return callables_last(pairs), None
 
     def _stored(self, node: Any, key: Any) -> Any:
         # Before 0.12.1, a `List` has numbers for keys.

@@ -6,6 +6,8 @@ a hook may fail, and a look at an object must not.
 
 from __future__ import annotations
 
+import functools
+from types import MethodType
 from typing import Any
 
 from graphcore.display import printing
@@ -24,6 +26,10 @@ def _parts(x: Any) -> Parts | None:
         return inside._replace(has_identity=True)
     if impl is None:
         return None
+    if isinstance(x, MethodType):
+        return call_parts(x, [x.__func__, x.__self__], {})
+    if isinstance(x, functools.partial):
+        return call_parts(x, [x.func, *x.args], x.keywords)
     pairs, _ = impl.flatten(x)
     is_graph_node = isinstance(impl, GraphNodeImpl)
     if not pairs and not is_graph_node:

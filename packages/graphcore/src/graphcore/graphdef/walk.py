@@ -25,6 +25,7 @@ from graphcore.graphdef.definition import (
 )
 from graphcore.hashable_mapping import as_kept
 from graphcore.known_types import ATOMS
+from graphcore.nodes.callables import CALLABLES
 from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import (
     GraphNodeImpl,
@@ -137,7 +138,7 @@ class _Frame:
     attributes: list[Attribute] = field(default_factory=list)
 
 
-_BUILT_IN = (list, dict, tuple, type(None))
+_BUILT_IN = (list, dict, tuple, type(None), *CALLABLES)
 # What CPython sets in `__flags__` of types that are not built in.
 _HEAP_TYPE = 1 << 9
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 from typing_extensions import TypeVar
 
 from graphcore.display.printing import Parts, label, mapping_parts, text, treescope_repr
+from graphcore.nodes.callables import callables_last
 from graphcore.nodes.copying import deepcopy_node, reduce_node
 from graphcore.nodes.owned import OwnedNode, plans_of
 from graphcore.nodes.pytrees import register_as_pytree
@@ -117,11 +118,12 @@ class Object(OwnedNode):
     def _node__flatten(self) -> tuple[list[tuple[Any, Any]], Any]:
         items = self.__dict__.items()
         try:
-            return sorted(items), None
+            return callables_last(sorted(items)), None
         except TypeError:  # integers among the keys
             pass
         try:
-            return sorted(items, key=lambda item: key_order(item[0])), None
+            in_order = sorted(items, key=lambda item: key_order(item[0]))
+            return callables_last(in_order), None
         except TypeError:
             raise UnsortableKeys(type(self).__name__, self.__dict__) from None
 

@@ -29,13 +29,20 @@ from graphcore.content_key import UnhashableContent, content_key
 from graphcore.getters import getter
 from graphcore.graphdef.definition import (
     GraphDef,
+    NodeDef,
     NodeRef,
     StaticAttribute,
-    definition_paths,
 )
 from graphcore.graphdef.layouts import Layout, layout_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.known_types import ATOMS
+from graphcore.nodes.callables import (
+    CALLABLES,
+    Detached,
+    attached,
+    detached,
+    holds_objects,
+)
 from graphcore.nodes.owned import (
     OwnedNode,
     get_open_children,
@@ -56,7 +63,7 @@ from graphcore.rebuilt import (
     trace_of_rebuilt,
 )
 from graphcore.state.nesting import key_order
-from graphcore.trails import Path, path_text
+from graphcore.trails import Path, Trail, path_of, path_text
 from graphcore.variables.bare_arrays import is_array
 from graphcore.variables.variable import (
     Variable,
@@ -302,11 +309,13 @@ def _taken_apart(node: Any) -> tuple[list[Any], _Rest]:
                 values.append(value)
                 continue
             if not _is_child(value):
+                if kind in CALLABLES:
+                    value = _without(node, key, value)
                 if not isinstance(find_impl(value), PytreeNodeImpl):
                     keys.append(key)
                     values.append(value)
                     continue
-                value = _with_statics(value)
+                value = _with_statics(node, key, value)
         names.append(key)
         children.append(value)
     return children, _Rest(tuple(names), tuple(keys), tuple(values), _origin(node))
@@ -327,13 +336,32 @@ def _in_turn(children: Sequence[Any], below: _Below) -> Iterator[Any]:
         _entered.expect(below.nodes)
 
 
-def _with_statics(container: Any) -> Any:
+def _with_statics(node: Any, key: Any, container: Any) -> Any:
     """A container with its static leaves wrapped, so that JAX sees only children."""
     leaves, structure = jax.tree.flatten(container, is_leaf=is_object)
     if all(map(_is_child, leaves)):
         return container
-    shown = [x if _is_child(x) else StaticAttribute("", x) for x in leaves]
+    shown = [
+        x if _is_child(x) else StaticAttribute("", _without(node, key, x))
+        for x in leaves
+    ]
     return jax.tree.unflatten(structure, shown)
+
+
+def _without(node: Any, key: Any, value: Any) -> Any:
+    """A static value of an object, which does not hold the object itself."""
+    if type(value) not in CALLABLES:
+        return value
+    value = detached(value, node)
+    if holds_objects(value):
+        raise ValueError(
+            f"The {type(value).__name__} at {key!r} of {type(node).__name__} holds an "
+            "object, and a pytree has no place for one in a callable. Use a "
+            "transformation of live objects (`jit`, `grad`, `vmap`, ... of "
+            "nnx_transforms instead of JAX's), take the object apart with `split`, or "
+            "look the method up where it is called."
+        )
+    return value
 
 
 def _flatten_with_keys(node: Any) -> tuple[Any, _Rest]:
@@ -359,7 +387,9 @@ def _unflatten(kind: type[Any], rest: _Rest, children: Any) -> Any:
                 child, is_leaf=lambda x: _is_static(x) or is_object(x)
             )
             if all(_is_static(x) or _is_child(x) for x in leaves):
-                inside = [x.value if _is_static(x) else x for x in leaves]
+                inside = [
+                    attached(x.value, node) if _is_static(x) else x for x in leaves
+                ]
                 child = jax.tree.unflatten(structure, inside)
             else:
                 still_open.append(key)
@@ -370,7 +400,7 @@ def _unflatten(kind: type[Any], rest: _Rest, children: Any) -> Any:
         rest.where, lambda old: not still_open and _is_copy(old, rest.children, values)
     )
     _set_trace(node, trace)
-    values += rest.values
+    values += [attached(x, node) if type(x) is Detached else x for x in rest.values]
     # In the order of the graph, as it is where a graph is merged.
     node._node__init([(key, values[position]) for key, position in rest.order])
     return node
@@ -434,12 +464,26 @@ def _recognized(node: Any) -> _Checked | None:
 
 
 def _shared_paths(definition: Any) -> tuple[Path, Path, type[Any]] | None:
-    first: dict[int, Path] = {}
-    for path, found in definition_paths(definition):
+    first: dict[int, Trail] = {}
+    # The graph node around each, and whether there is a callable in between.
+    pending: list[tuple[Trail, Any, int, bool]] = [(None, definition, -1, False)]
+    while pending:
+        trail, found, owner, is_called = pending.pop()
         if isinstance(found, NodeRef):
+            if is_called and found.index == owner:
+                continue  # a method of its own, which the new one has as well
             # A reference comes after what it refers to.
-            return first[found.index], path, found.type
-        first[getattr(found, "index", -1)] = path
+            return path_of(first[found.index]), path_of(trail), found.type
+        index = getattr(found, "index", -1)
+        first[index] = trail
+        if isinstance(found, NodeDef):
+            if index >= 0:
+                owner, is_called = index, False
+            is_called = is_called or found.type in CALLABLES
+            pending += [
+                ((trail, key), x, owner, is_called)
+                for key, x in reversed([*found.children()])
+            ]
     return None
 
 

@@ -24,6 +24,7 @@ from graphcore.known_types import (
     inherited_impl,
     known_impl,
     said,
+    sometimes,
 )
 from graphcore.nodes.owned import OwnedNode
 from graphcore.trails import key_of, path_text
@@ -295,6 +296,9 @@ def find_impl(x: Any) -> NodeImpl | VariableImpl | None:
     kind = type(x)
     impl: Any = known_impl(kind)
     if impl is None and kind not in ATOMS:
+        if kind in sometimes:
+            impl, is_one = sometimes[kind]
+            return impl if is_one(x) else None
         impl = inherited_impl(kind)
         if impl is None and not jax.tree_util.all_leaves((x,)):
             # JAX has no way to unregister a pytree type, so this holds from now on.
@@ -368,6 +372,8 @@ def get_node_impl_for_type(t: type[Any], /) -> NodeImpl:
 
 def find_for_type(t: type[Any]) -> NodeImpl | None:
     """How nodes of a type are handled; None if it is no node type."""
+    if t in sometimes:
+        return sometimes[t][0]  # type: ignore[no-any-return]
     impl: Any = known_impl(t) or inherited_impl(t)
     if impl is not None:
         return impl if isinstance(impl, NodeImpl) else None

@@ -1,0 +1,134 @@
+"""Methods and partials that stand in a graph and hold objects of it.
+
+`self.attend = self._attend_locally` is common in models. Such a method is bound to one
+object, so a copy of the model would go on to call the method of the original: a
+transform would read what that holds as constants, and find no gradient. So a method
+that is bound to an object, and a `functools.partial` that holds one, are pytree nodes,
+which are put together again around the object that takes its place. Others are static.
+
+What a function closes over can't be replaced, so a `lambda` stays what it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from operator import is_
+from types import MethodType
+from typing import Any
+
+from graphcore.known_types import sometimes
+from graphcore.nodes.registry import Pairs, PytreeNodeImpl, find_impl
+
+CALLABLES = (MethodType, functools.partial)
+_KINDS = frozenset(CALLABLES)
+
+
+def holds_objects(x: Any) -> bool:
+    """Whether a value is a graph node or variable, or a pytree node that holds one."""
+    if type(x) is Detached:
+        return any(map(holds_objects, (x.function, *x.args, *dict(x.named).values())))
+    impl = find_impl(x)
+    if not isinstance(impl, PytreeNodeImpl):
+        return impl is not None
+    try:
+        return any(holds_objects(child) for _, child in impl.flatten(x)[0])
+    except Exception:  # A dict that can't be sorted, or a list that contains itself.
+        return False
+
+
+def callables_last(pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """The children of a node, with those behind the others that hold objects to call.
+
+    An object that is reached otherwise as well has its path from there.
+
+    Args:
+        pairs: The children, in order of keys.
+    """
+    if _KINDS.isdisjoint([type(child) for _, child in pairs]):
+        return pairs
+    return sorted(
+        pairs, key=lambda pair: type(pair[1]) in CALLABLES and holds_objects(pair[1])
+    )
+
+
+class _Itself:
+    """Stands for an object in a callable that it holds."""
+
+
+@dataclass(frozen=True)
+class Detached:
+    """A callable without the object that it is for, compared by what it consists of.
+
+    Args:
+        kind: Its type.
+        function: The function of a method, or of a partial.
+        args: The first arguments.
+        named: Those by name.
+    """
+
+    kind: type[Any]
+    function: Any
+    args: tuple[Any, ...]
+    named: tuple[tuple[str, Any], ...]
+
+
+def detached(x: Any, node: Any) -> Any:
+    """A callable without an object; what does not hold it as it is.
+
+    Args:
+        x: A method or partial, or anything else.
+        node: The object that may be in it.
+    """
+    if x is node:
+        return _Itself
+    if type(x) is MethodType and x.__self__ is node:
+        return Detached(MethodType, x.__func__, (_Itself,), ())
+    if type(x) is functools.partial:
+        parts = x.func, *x.args, *x.keywords.values()
+        without = [detached(part, node) for part in parts]
+        if not all(map(is_, parts, without)):
+            count = 1 + len(x.args)
+            named = tuple(zip(x.keywords, without[count:], strict=True))
+            function, *args = without[:count]
+            return Detached(functools.partial, function, tuple(args), named)
+    return x
+
+
+def attached(x: Any, node: Any) -> Any:
+    """What `detached` took apart, with an object in it; anything else as it is."""
+    if x is _Itself:
+        return node
+    if type(x) is not Detached:
+        return x
+    function, *args = [attached(part, node) for part in (x.function, *x.args)]
+    named = {key: attached(part, node) for key, part in x.named}
+    return x.kind(function, *args, **named)
+
+
+def _flatten_method(method: MethodType) -> tuple[Pairs, Any]:
+    return [("__self__", method.__self__)], method.__func__
+
+
+def _unflatten_method(pairs: Pairs, function: Any) -> MethodType:
+    ((_, bound),) = pairs
+    return MethodType(function, bound)
+
+
+def _flatten_partial(f: functools.partial[Any]) -> tuple[Pairs, Any]:
+    return [("args", f.args), ("func", f.func), ("keywords", f.keywords)], None
+
+
+def _unflatten_partial(pairs: Pairs, metadata: None) -> functools.partial[Any]:
+    held = dict(pairs)
+    return functools.partial(held["func"], *held["args"], **held["keywords"])
+
+
+sometimes[MethodType] = (
+    PytreeNodeImpl(MethodType, _flatten_method, _unflatten_method),
+    lambda f: holds_objects(f.__self__),
+)
+sometimes[functools.partial] = (
+    PytreeNodeImpl(functools.partial, _flatten_partial, _unflatten_partial),
+    lambda f: holds_objects([f.func, f.args, f.keywords]),
+)

@@ -1,0 +1,190 @@
+"""A model that keeps its own methods, and partials of them, among its attributes."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import nnx_transforms as nnx
+
+X = jnp.array([[0.5, -1.0], [2.0, 1.0]])
+
+
+class Mixer(nnx.Module):
+    """Chooses its function when it is made, as models do by their configuration."""
+
+    def __init__(self, how, rngs):
+        self.dense = nnx.Linear(2, 2, rngs=rngs)
+        self.calls = nnx.Variable(jnp.array(0))
+        choices = {
+            "method": self.plain,
+            "partial": functools.partial(self.scaled, 2.0),
+            "function": functools.partial(Mixer.scaled, self, 2.0),
+            "layer": functools.partial(self.dense),
+            "method of a layer": self.dense.__call__,
+        }
+        self.apply = choices[how]
+
+    def plain(self, x):
+        self.calls.value += 1
+        return self.dense(x)
+
+    def scaled(self, scale, x):
+        self.calls.value += 1
+        return self.dense(x) * scale
+
+    def __call__(self, x):
+        return self.apply(x)
+
+
+HOW = ["method", "partial", "function", "layer", "method of a layer"]
+every = pytest.mark.parametrize("how", HOW)
+
+
+def due(mixer, x):
+    """What the model must give, without the attribute."""
+    factor = 2.0 if isinstance(mixer.apply, functools.partial) else 1.0
+    factor = 1.0 if getattr(mixer.apply, "func", None) is mixer.dense else factor
+    return factor * (x @ mixer.dense.kernel[...] + mixer.dense.bias[...])
+
+
+def counts(how):
+    return 0 if "layer" in how else 1
+
+
+TRANSFORMS = {
+    "jit": nnx.jit,
+    "remat": nnx.remat,
+    "jit of remat": lambda f: nnx.jit(nnx.remat(f)),
+    "cond": lambda f: lambda m, x: nnx.cond(True, f, f, m, x),
+    "switch": lambda f: lambda m, x: nnx.switch(1, [f, f], m, x),
+    "vjp": lambda f: lambda m, x: nnx.vjp(f, m, x)[0],
+    "vmap": lambda f: lambda m, x: nnx.vmap(f, in_axes=(None, 0))(m, x),
+    "checkify": lambda f: lambda m, x: nnx.checkify(f)(m, x)[1],
+    "fori_loop": lambda f: (
+        lambda m, x: nnx.fori_loop(
+            0, 1, lambda i, carry: (carry[0], f(*carry)), (m, x)
+        )[1]
+    ),
+}
+
+
+@every
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
+def test_the_present_values_are_read_and_writes_arrive(how, transform):
+    mixer = Mixer(how, nnx.Rngs(0))
+    f, kept = transform(lambda m, x: m(x)), mixer.apply
+    for step in range(3):
+        given = f(mixer, X)
+        np.testing.assert_allclose(given, due(mixer, X), rtol=1e-6)
+        mixer.dense.kernel.value = mixer.dense.kernel.value * 2 + step
+        assert int(mixer.calls.value) == counts(how) * (step + 1)
+    assert mixer.apply is kept
+
+
+@every
+def test_gradients_reach_the_parameters(how):
+    mixer = Mixer(how, nnx.Rngs(0))
+    gradient = nnx.grad(lambda m: m(X).sum())(mixer)
+    expected = nnx.grad(lambda m: due(m, X).sum())(mixer)
+    jax.tree.map(np.testing.assert_allclose, gradient, expected)
+    assert float(jnp.abs(gradient.dense.kernel[...]).sum()) > 0
+
+
+@every
+def test_it_trains_in_one_trace(how):
+    traces = []
+
+    @nnx.jit
+    def step(model, optimizer):
+        traces.append(1)
+        loss, grads = nnx.value_and_grad(lambda m: (m(X) ** 2).mean())(model)
+        optimizer.update(model, grads)
+        return loss
+
+    tx = optax.sgd(0.05)
+    for seed in (0, 1):
+        model = Mixer(how, nnx.Rngs(seed))
+        optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
+        losses = [float(step(model, optimizer)) for _ in range(4)]
+        assert losses == sorted(losses, reverse=True) and losses[-1] < losses[0]
+    assert len(traces) == 1
+
+
+@every
+def test_models_that_a_transform_makes_are_whole(how):
+    one = nnx.jit(lambda: Mixer(how, nnx.Rngs(0)))()
+    np.testing.assert_allclose(one(X), due(one, X), rtol=1e-6)
+    abstract = nnx.eval_shape(lambda: Mixer(how, nnx.Rngs(0)))
+    again = nnx.merge(nnx.graphdef(abstract), nnx.state(one))
+    np.testing.assert_allclose(again(X), due(one, X), rtol=1e-6)
+    many = nnx.vmap(lambda seed: Mixer(how, nnx.Rngs(seed)))(jnp.arange(3))
+    ys = nnx.vmap(lambda m: m(X))(many)
+    for n in range(3):
+        alone = Mixer(how, nnx.Rngs(n))
+        np.testing.assert_allclose(ys[n], due(alone, X), rtol=1e-5)
+
+
+@every
+def test_layers_are_scanned(how):
+    @nnx.vmap
+    def layers(seed):
+        return Mixer(how, nnx.Rngs(seed))
+
+    @nnx.scan(in_axes=(0, nnx.Carry), out_axes=nnx.Carry)
+    def forward(layer, x):
+        return layer(x)
+
+    stacked = layers(jnp.arange(3))
+    y = X
+    for n in range(3):
+        y = due(Mixer(how, nnx.Rngs(n)), y)
+    np.testing.assert_allclose(forward(stacked, X), y, rtol=1e-5)
+    assert stacked.calls.value.tolist() == [counts(how)] * 3
+
+
+def test_a_function_may_choose_another_method():
+    mixer = Mixer("method", nnx.Rngs(0))
+
+    @nnx.jit
+    def choose(m, scale):
+        m.apply = functools.partial(m.scaled, scale)
+
+    choose(mixer, 3.0)
+    assert mixer.apply.func.__self__ is mixer
+    np.testing.assert_allclose(mixer(X), 3 * mixer.dense(X), rtol=1e-6)
+
+
+def test_methods_stand_in_a_sequence():
+    mixer = Mixer("method", nnx.Rngs(0))
+    layers = nnx.Sequential(mixer.plain, jnp.tanh, functools.partial(mixer.scaled, 2.0))
+    f = nnx.jit(lambda layers, x: layers(x))
+    for _ in range(2):
+        expected = 2 * mixer.dense(jnp.tanh(mixer.dense(X)))
+        np.testing.assert_allclose(f(layers, X), expected, rtol=1e-6)
+        mixer.dense.kernel.value *= 2
+    assert int(mixer.calls.value) == 4
+
+
+@pytest.mark.parametrize(
+    "static",
+    [
+        lambda m: m.plain,
+        lambda m: functools.partial(m.scaled, 2.0),
+        lambda m: (m.plain,),
+        lambda m: functools.partial(lambda f, x: f(x), m.plain),
+    ],
+)
+def test_as_a_static_argument_it_is_refused(static):
+    mixer = Mixer("method", nnx.Rngs(0))
+
+    @nnx.jit(static_argnums=0)
+    def f(g, x):
+        return (g[0] if isinstance(g, tuple) else g)(x)
+
+    with pytest.raises(ValueError, match="The static argument 0 has a Mixer in it"):
+        f(static(mixer), X)
+    assert f(functools.partial(jnp.multiply, 2.0), X).tolist() == (2 * X).tolist()
