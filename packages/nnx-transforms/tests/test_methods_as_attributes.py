@@ -25,11 +25,19 @@ class Mixer(nnx.Module):
             "function": functools.partial(Mixer.scaled, self, 2.0),
             "layer": functools.partial(self.dense),
             "method of a layer": self.dense.__call__,
+            "remat": nnx.remat(self.plain),
+            "jit": nnx.jit(self.plain),
+            "vmap": nnx.vmap(self.read, in_axes=None, out_axes=None, axis_size=1),
+            "remat of jit": nnx.remat(nnx.jit(self.plain)),
+            "jit of partial": nnx.jit(functools.partial(self.scaled, 1.0)),
         }
         self.apply = choices[how]
 
     def plain(self, x):
         self.calls.value += 1
+        return self.dense(x)
+
+    def read(self, x):
         return self.dense(x)
 
     def scaled(self, scale, x):
@@ -41,7 +49,9 @@ class Mixer(nnx.Module):
 
 
 HOW = ["method", "partial", "function", "layer", "method of a layer"]
-every = pytest.mark.parametrize("how", HOW)
+# Each is a function of its own, so models that have them differ in structure.
+MADE = ["remat", "jit", "vmap", "remat of jit", "jit of partial"]
+every = pytest.mark.parametrize("how", [*HOW, *MADE])
 
 
 def due(mixer, x):
@@ -52,7 +62,7 @@ def due(mixer, x):
 
 
 def counts(how):
-    return 0 if "layer" in how else 1
+    return 0 if "layer" in how or how == "vmap" else 1
 
 
 TRANSFORMS = {
@@ -111,7 +121,7 @@ def test_it_trains_in_one_trace(how):
         optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
         losses = [float(step(model, optimizer)) for _ in range(4)]
         assert losses == sorted(losses, reverse=True) and losses[-1] < losses[0]
-    assert len(traces) == 1
+    assert len(traces) == (1 if how in HOW else 2)
 
 
 @every

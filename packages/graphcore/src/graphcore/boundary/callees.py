@@ -8,12 +8,15 @@ import inspect
 import types
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from graphcore._jax import current_trace
 from graphcore.boundary.places import is_object
+from graphcore.known_types import sometimes
+from graphcore.nodes.callables import holds_objects
 from graphcore.nodes.owned import OwnedNode
-from graphcore.nodes.registry import trace_of
+from graphcore.nodes.registry import Pairs, PytreeNodeImpl, trace_of
 from graphcore.rebuilt import belongs
 from graphcore.tracebacks import shorten_traceback
 
@@ -218,7 +221,7 @@ def lifted(f: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[...
             wrapper.__dict__.update(shown)
         if not hasattr(f, "__name__"):
             wrapper.__name__ = wrapper.__qualname__ = type(f).__name__
-        mark_lifted(wrapper, call)
+        mark_lifted(wrapper, call, lambda g: lifted(g)(call))
         return wrapper
 
     return decorate
@@ -238,12 +241,18 @@ def _check_function(f: Any) -> None:
         )
 
 
-def mark_lifted(wrapper: Any, call: Callable[..., Any]) -> Callable[[], Any]:
+def mark_lifted(
+    wrapper: Any,
+    call: Callable[..., Any],
+    make: Callable[[Any], Any] | None = None,
+) -> Callable[[], Any]:
     """Notes on a transformed function how it is called with another one in place.
 
     Args:
         wrapper: The transformed function; it has the original as `__wrapped__`.
         call: As for `lifted`.
+        make: `make(f)` is the same transform of another function, with the same `call`.
+            Where there is one, a transformed method that a node keeps follows the node.
 
     Returns:
         A weak reference to the function, for a `call` that needs it; it is pickled
@@ -263,9 +272,21 @@ def mark_lifted(wrapper: Any, call: Callable[..., Any]) -> Callable[[], Any]:
     # With the wrapper itself, because `functools.wraps` copies this attribute to other
     # wrappers; weakly, because it would be a cycle.
     reference = _WeakReference(wrapper)
-    wrapper._lifted = reference, call
+    wrapper._lifted = reference, _Again(call, make)
+    kind = type(wrapper)
+    if make is not None and kind not in sometimes:
+        impl = PytreeNodeImpl(kind, _flatten_lifted, _unflatten_lifted)
+        sometimes[kind] = impl, _is_bound
     vars(wrapper).pop("_on_object", None)
     return reference
+
+
+@dataclass(frozen=True)
+class _Again:
+    """What a transformed function is told apart by, beside its function."""
+
+    call: Callable[..., Any]
+    make: Callable[[Any], Any] | None = field(compare=False)
 
 
 class _WeakReference(weakref.ref[Any]):
@@ -283,8 +304,25 @@ class _WeakReference(weakref.ref[Any]):
 
 def lifted_call(f: Any) -> Callable[..., Any] | None:
     # Not by `getattr`: there are callables that have every attribute, such as mocks.
-    reference, call = getattr(f, "__dict__", {}).get("_lifted", (None, None))
-    return call if reference is not None and reference() is f else None
+    reference, again = getattr(f, "__dict__", {}).get("_lifted", (None, None))
+    return again.call if reference is not None and reference() is f else None
+
+
+# A transformed method that stands in a graph follows its object; see `callables`.
+
+
+def _is_bound(f: Any) -> bool:
+    is_made = lifted_call(f) is not None and f._lifted[1].make is not None
+    return is_made and holds_objects(f.__wrapped__)
+
+
+def _flatten_lifted(f: Any) -> tuple[Pairs, Any]:
+    return [("__wrapped__", f.__wrapped__)], f._lifted[1]
+
+
+def _unflatten_lifted(pairs: Pairs, again: Any) -> Any:
+    ((_, f),) = pairs
+    return again.make(f)
 
 
 def _with_object(

@@ -24,8 +24,7 @@ from graphcore.graphdef.definition import (
     VariableDef,
 )
 from graphcore.hashable_mapping import as_kept
-from graphcore.known_types import ATOMS
-from graphcore.nodes.callables import CALLABLES
+from graphcore.known_types import ATOMS, sometimes
 from graphcore.nodes.owned import OwnedNode
 from graphcore.nodes.registry import (
     GraphNodeImpl,
@@ -138,7 +137,7 @@ class _Frame:
     attributes: list[Attribute] = field(default_factory=list)
 
 
-_BUILT_IN = (list, dict, tuple, type(None), *CALLABLES)
+_BUILT_IN = (list, dict, tuple, type(None))
 # What CPython sets in `__flags__` of types that are not built in.
 _HEAP_TYPE = 1 << 9
 
@@ -221,7 +220,8 @@ def walk(root: Any, visit: Visit) -> GraphDef[Any]:
 
 def _open(node: Any, impl: NodeImpl, key: Any, trail: Trail, visit: Visit) -> _Frame:
     kind = type(node)
-    is_registered = not (kind in _BUILT_IN or isinstance(node, OwnedNode))
+    is_known = kind in _BUILT_IN or kind in sometimes
+    is_registered = not (is_known or isinstance(node, OwnedNode))
     containers = containers_of(node, impl)
     if is_registered and containers is not None:
         visit.foreign.append((node, impl))

@@ -21,7 +21,6 @@ from graphcore.known_types import sometimes
 from graphcore.nodes.registry import Pairs, PytreeNodeImpl, find_impl
 
 CALLABLES = (MethodType, functools.partial)
-_KINDS = frozenset(CALLABLES)
 
 
 def holds_objects(x: Any) -> bool:
@@ -45,10 +44,10 @@ def callables_last(pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     Args:
         pairs: The children, in order of keys.
     """
-    if _KINDS.isdisjoint([type(child) for _, child in pairs]):
+    if sometimes.keys().isdisjoint([type(child) for _, child in pairs]):
         return pairs
     return sorted(
-        pairs, key=lambda pair: type(pair[1]) in CALLABLES and holds_objects(pair[1])
+        pairs, key=lambda pair: type(pair[1]) in sometimes and holds_objects(pair[1])
     )
 
 

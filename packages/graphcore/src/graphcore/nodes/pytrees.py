@@ -35,7 +35,7 @@ from graphcore.graphdef.definition import (
 )
 from graphcore.graphdef.layouts import Layout, layout_of
 from graphcore.graphdef.walk import Visit, walk
-from graphcore.known_types import ATOMS
+from graphcore.known_types import ATOMS, sometimes
 from graphcore.nodes.callables import (
     CALLABLES,
     Detached,
@@ -309,7 +309,7 @@ def _taken_apart(node: Any) -> tuple[list[Any], _Rest]:
                 values.append(value)
                 continue
             if not _is_child(value):
-                if kind in CALLABLES:
+                if kind in sometimes:
                     value = _without(node, key, value)
                 if not isinstance(find_impl(value), PytreeNodeImpl):
                     keys.append(key)
@@ -350,7 +350,7 @@ def _with_statics(node: Any, key: Any, container: Any) -> Any:
 
 def _without(node: Any, key: Any, value: Any) -> Any:
     """A static value of an object, which does not hold the object itself."""
-    if type(value) not in CALLABLES:
+    if type(value) not in sometimes:
         return value
     value = detached(value, node)
     if holds_objects(value):

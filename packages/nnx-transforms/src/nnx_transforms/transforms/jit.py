@@ -60,15 +60,23 @@ class Jitted(Generic[P, R]):
     __name__: str
     __wrapped__: Callable[P, R]
 
-    def __init__(self, f: Callable[P, R], arguments: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        f: Callable[P, R],
+        arguments: dict[str, Any],
+        call: Callable[..., Any] | None = None,
+    ) -> None:
         functools.update_wrapper(self, f, updated=())
         if inspect.isroutine(f):
             extra = getattr(f, "__dict__", {}).items()
             vars(self).update((k, v) for k, v in extra if not hasattr(Jitted, k))
             self.__wrapped__ = f
-        mark_lifted(
-            self, lambda g, /, *args, **kwargs: Jitted(g, arguments)(*args, **kwargs)
-        )
+        if call is None:
+
+            def call(g: Any, /, *args: Any, **kwargs: Any) -> Any:
+                return Jitted(g, arguments)(*args, **kwargs)
+
+        mark_lifted(self, call, lambda g: Jitted(g, arguments, call))
         self._arguments = arguments
         self._given = callee = Callee(f)
         # Whether an object that the function hides takes part depends on the trace.
