@@ -179,22 +179,11 @@ def test_methods_stand_in_a_sequence():
     assert int(mixer.calls.value) == 4
 
 
-@pytest.mark.parametrize(
-    "static",
-    [
-        lambda m: m.plain,
-        lambda m: functools.partial(m.scaled, 2.0),
-        lambda m: (m.plain,),
-        lambda m: functools.partial(lambda f, x: f(x), m.plain),
-    ],
-)
-def test_as_a_static_argument_it_is_refused(static):
-    mixer = Mixer("method", nnx.Rngs(0))
-
-    @nnx.jit(static_argnums=0)
-    def f(g, x):
-        return (g[0] if isinstance(g, tuple) else g)(x)
-
-    with pytest.raises(ValueError, match="The static argument 0 has a Mixer in it"):
-        f(static(mixer), X)
-    assert f(functools.partial(jnp.multiply, 2.0), X).tolist() == (2 * X).tolist()
+@pytest.mark.parametrize("how", [how for how in (*HOW, *MADE) if "layer" not in how])
+def test_jax_makes_a_model_with_functions_of_its_own(how):
+    mixer = Mixer(how, nnx.Rngs(0))
+    doubled = jax.tree.map(lambda x: 2 * x, mixer)
+    np.testing.assert_allclose(doubled(X), due(doubled, X), rtol=1e-6)
+    given = jax.jit(lambda m: nnx.by_value(m)(X))(mixer)
+    np.testing.assert_allclose(given, due(mixer, X), rtol=1e-6)
+    assert jax.tree.structure(mixer) == jax.tree.structure(nnx.clone(mixer))

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any
-
-import jax
 
 from graphcore._jax import OUTSIDE, current_trace
 from graphcore.boundary.captures import EXACTLY_PLAIN
@@ -14,8 +11,6 @@ from graphcore.boundary.places import Place, take_objects
 from graphcore.content import static_key
 from graphcore.display.printing import leaf_text
 from graphcore.graphdef.joint import joint_of
-from graphcore.holding import held_by
-from graphcore.nodes.callables import CALLABLES
 
 
 def with_room(args: Sequence[Any], statics: Mapping[Place, Any]) -> Sequence[Any]:
@@ -100,14 +95,10 @@ def _is_outside(x: Any) -> bool:
 
 
 def _objects_in(x: Any) -> Sequence[Any]:
-    """The objects in a static argument: a pytree, a frozenset, a method or partial."""
+    """The objects in a static argument: a pytree, or a frozenset."""
     if type(x) in EXACTLY_PLAIN:
         return ()
-    if type(x) in CALLABLES:
-        x = held_by(x)
     try:
-        found = take_objects([*x] if isinstance(x, frozenset) else x)
+        return take_objects([*x] if isinstance(x, frozenset) else x)[2]
     except Exception:  # No pytree that JAX can take apart.
         return ()
-    called = [y for y in jax.tree.leaves(found[0]) if type(y) in CALLABLES]
-    return [*found[2], *chain.from_iterable(map(_objects_in, called))]

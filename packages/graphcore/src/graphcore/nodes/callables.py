@@ -6,27 +6,30 @@ transform would read what that holds as constants, and find no gradient. So a me
 that is bound to an object, and a `functools.partial` that holds one, are pytree nodes,
 which are put together again around the object that takes its place. Others are static.
 
-What a function closes over can't be replaced, so a `lambda` stays what it is.
+So are functions that transforms made of such, as `lifted` says. What a function closes
+over is a constant of it: a `lambda` stays what it is.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from operator import is_
 from types import MethodType
 from typing import Any
 
 from graphcore.known_types import sometimes
-from graphcore.nodes.registry import Pairs, PytreeNodeImpl, find_impl
-
-CALLABLES = (MethodType, functools.partial)
+from graphcore.nodes.registry import (
+    Pairs,
+    PytreeNodeImpl,
+    find_impl,
+    get_node_impl_for_type,
+)
 
 
 def holds_objects(x: Any) -> bool:
     """Whether a value is a graph node or variable, or a pytree node that holds one."""
     if type(x) is Detached:
-        return any(map(holds_objects, (x.function, *x.args, *dict(x.named).values())))
+        return any(holds_objects(child) for _, child in x.pairs)
     impl = find_impl(x)
     if not isinstance(impl, PytreeNodeImpl):
         return impl is not None
@@ -60,38 +63,33 @@ class Detached:
     """A callable without the object that it is for, compared by what it consists of.
 
     Args:
-        kind: Its type.
-        function: The function of a method, or of a partial.
-        args: The first arguments.
-        named: Those by name.
+        kind: The type of the callable, or of a container in it.
+        metadata: As its `flatten` gives them.
+        pairs: Its children with their keys.
     """
 
     kind: type[Any]
-    function: Any
-    args: tuple[Any, ...]
-    named: tuple[tuple[str, Any], ...]
+    metadata: Any
+    pairs: tuple[tuple[Any, Any], ...]
 
 
 def detached(x: Any, node: Any) -> Any:
     """A callable without an object; what does not hold it as it is.
 
     Args:
-        x: A method or partial, or anything else.
+        x: A callable, or anything else.
         node: The object that may be in it.
     """
     if x is node:
         return _Itself
-    if type(x) is MethodType and x.__self__ is node:
-        return Detached(MethodType, x.__func__, (_Itself,), ())
-    if type(x) is functools.partial:
-        parts = x.func, *x.args, *x.keywords.values()
-        without = [detached(part, node) for part in parts]
-        if not all(map(is_, parts, without)):
-            count = 1 + len(x.args)
-            named = tuple(zip(x.keywords, without[count:], strict=True))
-            function, *args = without[:count]
-            return Detached(functools.partial, function, tuple(args), named)
-    return x
+    impl = find_impl(x)
+    if not isinstance(impl, PytreeNodeImpl):
+        return x
+    pairs, metadata = impl.flatten(x)
+    without = tuple([(key, detached(child, node)) for key, child in pairs])
+    if all(new is old for (_, new), (_, old) in zip(without, pairs, strict=True)):
+        return x
+    return Detached(type(x), metadata, without)
 
 
 def attached(x: Any, node: Any) -> Any:
@@ -100,9 +98,9 @@ def attached(x: Any, node: Any) -> Any:
         return node
     if type(x) is not Detached:
         return x
-    function, *args = [attached(part, node) for part in (x.function, *x.args)]
-    named = {key: attached(part, node) for key, part in x.named}
-    return x.kind(function, *args, **named)
+    impl: Any = get_node_impl_for_type(x.kind)
+    pairs = [(key, attached(child, node)) for key, child in x.pairs]
+    return impl.unflatten(pairs, x.metadata)
 
 
 def _flatten_method(method: MethodType) -> tuple[Pairs, Any]:

@@ -37,7 +37,6 @@ from graphcore.graphdef.layouts import Layout, layout_of
 from graphcore.graphdef.walk import Visit, walk
 from graphcore.known_types import ATOMS, sometimes
 from graphcore.nodes.callables import (
-    CALLABLES,
     Detached,
     attached,
     detached,
@@ -479,7 +478,7 @@ def _shared_paths(definition: Any) -> tuple[Path, Path, type[Any]] | None:
         if isinstance(found, NodeDef):
             if index >= 0:
                 owner, is_called = index, False
-            is_called = is_called or found.type in CALLABLES
+            is_called = is_called or found.type in sometimes
             pending += [
                 ((trail, key), x, owner, is_called)
                 for key, x in reversed([*found.children()])
