@@ -47,11 +47,10 @@ def callables_last(pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     Args:
         pairs: The children, in order of keys.
     """
-    if sometimes.keys().isdisjoint([type(child) for _, child in pairs]):
+    found = [x for x in pairs if type(x[1]) in sometimes and holds_objects(x[1])]
+    if not found:
         return pairs
-    return sorted(
-        pairs, key=lambda pair: type(pair[1]) in sometimes and holds_objects(pair[1])
-    )
+    return [x for x in pairs if not any(x is y for y in found)] + found
 
 
 class _Itself:
