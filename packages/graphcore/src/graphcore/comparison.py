@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from graphcore.content import StrictTreeDef, static_key, unusual_keys
-from graphcore.content_key import same_content
+from graphcore.content_key import content_parts, same_content
 from graphcore.display.printing import one_line
 from graphcore.graphdef.definition import (
     GraphDef,
@@ -46,7 +46,7 @@ class Difference:
             - `type`: of a node, or of what takes the place of one;
             - `variable type`, `metadata`: of a variable; `metadata` of a node as well,
               where its type keeps some;
-            - `static`: the value of a static attribute;
+            - `static`: the value of a static attribute, or what stands within it;
             - `sharing`: the path of the earlier place that holds the same object, None
               if this is the first place;
             - `structure`, `shape`, `dtype`: of a variable's value; `value` for what is
@@ -215,11 +215,35 @@ class _Comparison:
             self.report(place, "missing", _summary(a), None)
         elif isinstance(a, StaticAttribute) and isinstance(b, StaticAttribute):
             if a != b:
-                self.report(place, "static", a.value, b.value)
+                self.compare_statics(place, a.as_made(), b.as_made())
         elif isinstance(a, StaticAttribute) or isinstance(b, StaticAttribute):
             self.report(place, "type", _type_of(a), _type_of(b))
         else:
             self.compare_objects(place, a, b)
+
+    def compare_statics(self, place: Trail, a: Any, b: Any) -> None:
+        """Compares static values, and what stands within them."""
+        count = len(self.found)
+        pending = [(place, a, b)]
+        looked_at = {id(a)}  # They may contain themselves.
+        while pending:
+            inner, a, b = pending.pop()
+            of_a, of_b = content_parts(a), content_parts(b)
+            if type(a) is not type(b) or of_a is None or of_b is None:
+                self.report(inner, "static", a, b)
+                continue
+            for key in reversed({**of_a, **of_b}):
+                at = inner, key
+                if key not in of_b:
+                    self.report(at, "missing", of_a[key], None)
+                elif key not in of_a:
+                    self.report(at, "extra", None, of_b[key])
+                elif not same_content(of_a[key], of_b[key]):
+                    if id(of_a[key]) not in looked_at:
+                        looked_at.add(id(of_a[key]))
+                        pending.append((at, of_a[key], of_b[key]))
+        if len(self.found) == count:
+            self.report(place, "static", a, b)
 
     def compare_objects(self, place: Trail, a: Any, b: Any) -> None:
         if a.type is not b.type:

@@ -294,6 +294,36 @@ def below(part: Any) -> list[Any]:
         return []
 
 
+def content_parts(value: Any) -> dict[Any, Any] | None:
+    """What a static value holds that can be changed or named, by name.
+
+    Args:
+        value: Any value.
+
+    Returns:
+        The items of a dict or sequence, and the attributes of an instance; None for
+        what is no more than itself, such as a number, a function or an array, or an
+        object that equals no other one.
+
+    Example:
+        >>> import dataclasses
+        >>> Point = dataclasses.make_dataclass('Point', ['x', 'y'])
+        >>> content_parts(Point(1, 2)), content_parts([3]), content_parts('text')
+        ({'x': 1, 'y': 2}, {0: 3}, None)
+    """
+    whole = type, set, frozenset, np.ndarray, jax.Array
+    if isinstance(value, whole) or callable(value):
+        return None
+    if method_of(type(value), "__eq__") is object.__eq__:
+        return None
+    try:
+        # A dict has its keys among its parts, too; nobody can change one.
+        found = {k: x for k, x in _parts(value) if type(k) is not tuple}
+    except UnhashableContent:
+        return None
+    return found or None
+
+
 def _key(value: Any, known: dict[int, Any], copies: _Copies | None) -> Any:
     try:
         if _told_by_content and weakref.ref(type(value)) in _told_by_content:
