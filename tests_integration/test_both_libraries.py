@@ -195,3 +195,19 @@ def test_rules_that_are_set_hold_until_others_are():
     finally:
         nn.set_logical_axis_rules(())
     assert tuple(nnx.get_partition_spec({"w": weight})["w"]) == ("rows", None)
+
+
+def test_functions_that_linen_lift_made_are_functions_to_nnx():
+    double = nn.jit(lambda module, x: 2 * module(x))
+    module = nn.Dense(2)
+    variables = module.init(jax.random.key(0), jnp.ones(3))
+
+    @nnx.jit
+    def f(holder, x):
+        return nn.apply(holder.double, module)(variables, x)
+
+    holder = nnx.Dict(double=double)
+    due = 2 * module.apply(variables, jnp.ones(3))
+    np.testing.assert_allclose(f(holder, jnp.ones(3)), due, rtol=1e-6)
+    assert nnx.clone(holder).double is double
+    assert nnx.jit(double).__wrapped__ is double

@@ -301,9 +301,9 @@ def content_parts(value: Any) -> dict[Any, Any] | None:
         value: Any value.
 
     Returns:
-        The items of a dict or sequence, and the attributes of an instance; None for
-        what is no more than itself, such as a number, a function or an array, or an
-        object that equals no other one.
+        The items of a dict or list, and the attributes of an instance; None for what is
+        no more than itself, such as a number, a tuple, a function or an array, or an
+        object that says itself what it equals.
 
     Example:
         >>> import dataclasses
@@ -311,11 +311,17 @@ def content_parts(value: Any) -> dict[Any, Any] | None:
         >>> content_parts(Point(1, 2)), content_parts([3]), content_parts('text')
         ({'x': 1, 'y': 2}, {0: 3}, None)
     """
-    whole = type, set, frozenset, np.ndarray, jax.Array
+    whole = type, tuple, slice, range, set, frozenset, np.ndarray, jax.Array
     if isinstance(value, whole) or callable(value):
         return None
-    if method_of(type(value), "__eq__") is object.__eq__:
-        return None
+    parameters = getattr(type(value), "__dataclass_params__", None)
+    if parameters is None or not parameters.eq:
+        try:
+            hash(value)
+        except Exception:
+            pass
+        else:
+            return None
     try:
         # A dict has its keys among its parts, too; nobody can change one.
         found = {k: x for k, x in _parts(value) if type(k) is not tuple}

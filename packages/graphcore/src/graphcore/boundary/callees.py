@@ -272,7 +272,7 @@ def mark_lifted(
     # With the wrapper itself, because `functools.wraps` copies this attribute to other
     # wrappers; weakly, because it would be a cycle.
     reference = _WeakReference(wrapper)
-    wrapper._lifted = reference, _Again(call, make)
+    wrapper._lifted = _Lifted(call, make, reference)
     kind = type(wrapper)
     if make is not None and kind not in sometimes:
         impl = PytreeNodeImpl(kind, _flatten_lifted, _unflatten_lifted)
@@ -282,11 +282,12 @@ def mark_lifted(
 
 
 @dataclass(frozen=True)
-class _Again:
-    """What a transformed function is told apart by, beside its function."""
+class _Lifted:
+    """What `mark_lifted` notes; equal for functions that were made in the same way."""
 
     call: Callable[..., Any]
     make: Callable[[Any], Any] | None = field(compare=False)
+    wrapper: Callable[[], Any] = field(compare=False)
 
 
 class _WeakReference(weakref.ref[Any]):
@@ -303,26 +304,31 @@ class _WeakReference(weakref.ref[Any]):
 
 
 def lifted_call(f: Any) -> Callable[..., Any] | None:
+    note = _note_of(f)
+    return None if note is None else note.call
+
+
+def _note_of(f: Any) -> _Lifted | None:
     # Not by `getattr`: there are callables that have every attribute, such as mocks.
-    reference, again = getattr(f, "__dict__", {}).get("_lifted", (None, None))
-    return again.call if reference is not None and reference() is f else None
+    note = getattr(f, "__dict__", {}).get("_lifted")
+    return note if type(note) is _Lifted and note.wrapper() is f else None
 
 
 # A transformed method that stands in a graph follows its object; see `callables`.
 
 
 def _is_bound(f: Any) -> bool:
-    is_made = lifted_call(f) is not None and f._lifted[1].make is not None
-    return is_made and holds_objects(f.__wrapped__)
+    note = _note_of(f)
+    return note is not None and note.make is not None and holds_objects(f.__wrapped__)
 
 
 def _flatten_lifted(f: Any) -> tuple[Pairs, Any]:
-    return [("__wrapped__", f.__wrapped__)], f._lifted[1]
+    return [("__wrapped__", f.__wrapped__)], _note_of(f)
 
 
-def _unflatten_lifted(pairs: Pairs, again: Any) -> Any:
+def _unflatten_lifted(pairs: Pairs, note: Any) -> Any:
     ((_, f),) = pairs
-    return again.make(f)
+    return note.make(f)
 
 
 def _with_object(
