@@ -271,6 +271,23 @@ assert len({first})
     assert done.returncode == 0, done.stderr
 
 
+def test_functions_in_the_place_of_flax_own_do_not_stand_in_the_way():
+    """As where a program is moved by replacing the names that it uses."""
+    code = """
+from flax import nnx
+import nnx_transforms
+names = "split", "merge", "state", "update", "graphdef", "clone", "pop", "jit", "grad"
+for name in names:
+    setattr(nnx, name, getattr(nnx_transforms, name))
+linear = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+assert sorted(nnx.state(linear)) == ["bias", "kernel"]
+nnx.jit(lambda linear: linear.kernel.set_metadata("unit", "m"))(linear)
+assert linear.kernel.unit == "m"
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 # Random streams
 
 

@@ -284,7 +284,7 @@ def check(modules: _Modules, variables: Any) -> None:
             and modules.get_trace(other) == current_trace(),
             "a round trip loses a child": other.weight is variable
             and vars(other)[modules.marks_name] == vars(node)[modules.marks_name]
-            and nnx.state(other)["weight"].unit == "km",
+            and other.weight.unit == "km",
         }
     )
 
