@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -447,3 +449,34 @@ def test_swapping_the_graphs_swaps_the_sides(pair):
 
     a, b = map(build, pair)
     assert sides(gc.diff(a, b), False) == sides(gc.diff(b, a), True)
+
+
+@dataclasses.dataclass
+class Settings:
+    a: object = 1
+    b: object = 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "due"),
+    [
+        (Settings(b=Settings()), Settings(b=Settings(3)), [("b/a", 1, 3)]),
+        (Settings([1, 2, 3]), Settings([3, 2, 1]), [("a/0", 1, 3), ("a/2", 3, 1)]),
+        (Settings({"x": 1}), Settings({"y": 1}), [("a/x", 1, None), ("a/y", None, 1)]),
+        (Settings(1), Settings(1.0), [("a", 1, 1.0)]),
+        (Settings((1, 2)), Settings((1, 3)), [("a", (1, 2), (1, 3))]),
+        (Settings({1, 2}), Settings({1, 3}), [("a", {1, 2}, {1, 3})]),
+        (Settings(Settings()), Settings({}), [("a", Settings(), {})]),
+    ],
+)
+def test_what_differs_within_a_static_value_has_its_path(old, new, due):
+    found = gc.diff(gc.Dict(c=old), gc.Dict(c=new))
+    told = sorted(("/".join(map(str, d.path)), d.old, d.new) for d in found)
+    assert told == [(f"c/{path}", *values) for path, *values in due]
+
+
+def test_an_order_of_keys_differs_as_a_whole():
+    old, new = Settings({"x": 1, "y": 2}), Settings({"y": 2, "x": 1})
+    (difference,) = gc.diff(gc.Dict(c=old), gc.Dict(c=new))
+    assert (difference.path, difference.old, difference.new) == (("c",), old, new)
+    assert [*difference.new.a] == ["y", "x"]

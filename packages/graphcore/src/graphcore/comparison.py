@@ -227,10 +227,10 @@ class _Comparison:
         pending = [(place, a, b)]
         looked_at = {id(a)}  # They may contain themselves.
         while pending:
-            inner, a, b = pending.pop()
-            of_a, of_b = content_parts(a), content_parts(b)
-            if type(a) is not type(b) or of_a is None or of_b is None:
-                self.report(inner, "static", a, b)
+            inner, old, new = pending.pop()
+            of_a, of_b = content_parts(old), content_parts(new)
+            if type(old) is not type(new) or of_a is None or of_b is None:
+                self.report(inner, "static", old, new)
                 continue
             for key in reversed({**of_a, **of_b}):
                 at = inner, key
