@@ -153,6 +153,7 @@ class Jitted(Generic[P, R]):
             if not self._can_try_again(entry, error):
                 raise
             result = body.call_arranged(entry)
+        self._notes.warn(body.__name__, stacklevel=3)
         if warm is None and body is last:
             self._remember(self._bodies, args, kwargs, body)
         return entry.commit(*result)

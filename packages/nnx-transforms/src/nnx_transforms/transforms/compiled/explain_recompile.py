@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +12,15 @@ import jax
 from graphcore import GraphDef, diff
 from graphcore.authors import Body, Divided, key_path, path_text
 
+# How many compilations in a row, each for static values alone, are worth a warning.
+MANY = 16
+
 
 class Explanation(list[tuple[str, Any, Any]]):
     """What differed between a compilation and the one before: `(path, old, new)`.
+
+    Attributes:
+        is_static: Whether all of it is static in objects, beside equal arrays.
 
     Example:
         >>> print(Explanation([('x', 'float32[2]', 'float32[3]')]))
@@ -21,6 +28,8 @@ class Explanation(list[tuple[str, Any, Any]]):
         >>> print(Explanation())
         nothing was compiled
     """
+
+    is_static = False
 
     def __str__(self) -> str:
         if not self:
@@ -121,7 +130,9 @@ class Signature:
         if before is None:
             return Explanation([("<call>", "never compiled", "first call")])
         found = of_structure(self.places, before.definitions, self.definitions)
+        static = len(found)
         found += _unlike(before.values, self.values)
+        found.is_static = 0 < static == len(found)
         # Only then: leaves tell more of trees, and of what is equal, as 1 and True in a
         # tuple, the texts may differ.
         found = found or _unlike(before.kept, self.kept)
@@ -175,12 +186,13 @@ class Notes:
         signature: That of the last one.
         explanation: Why the last call was compiled; None if it was not.
         count: How many calls were compiled since the cache was cleared.
+        in_a_row: How many of the last ones for static values alone.
     """
 
     def __init__(self) -> None:
         self.signature: Signature | None = None
         self.explanation: Explanation | None = None
-        self.count = 0
+        self.count = self.in_a_row = 0
         self._before: Signature | None = None
 
     def take(self, signature: Signature) -> None:
@@ -192,11 +204,33 @@ class Notes:
         if jax.config.jax_disable_jit:
             return  # It just runs.
         # One call may trace more than once, and must not be compared with itself.
-        if self.explanation is None:
+        is_first = self.explanation is None
+        if is_first:
             self._before = self.signature
             self.count += 1
         self.explanation = signature.differences(self._before)
         self.signature = signature
+        if not self.explanation.is_static:
+            self.in_a_row = 0
+        elif is_first:
+            self.in_a_row += 1
+
+    def warn(self, name: str, stacklevel: int) -> None:
+        """Warns if the last call was the one too many that was compiled for as little.
+
+        Args:
+            name: What the function is called.
+            stacklevel: How many frames there are to that of the call.
+        """
+        if self.explanation is None or self.in_a_row != MANY:
+            return
+        warnings.warn(
+            f"{name!r} was compiled {MANY} times in a row for static values of its "
+            f"objects alone, this time for\n{self.explanation}\nEach value of a "
+            "static attribute is another program. What changes from call to call, "
+            "such as a step or a rate, belongs in a `Variable`, or in an argument.",
+            stacklevel=stacklevel + 1,
+        )
 
     def take_back(self) -> None:
         """Forgets the trace that was noted last: it is made in another way."""
