@@ -289,6 +289,9 @@ class _Lifted:
     make: Callable[[Any], Any] | None = field(compare=False)
     wrapper: Callable[[], Any] = field(compare=False)
 
+    def __repr__(self) -> str:
+        return f"<made by {self.call.__qualname__.partition('.')[0]}>"
+
 
 class _WeakReference(weakref.ref[Any]):
     """A weak reference that can be pickled, together with what it refers to.

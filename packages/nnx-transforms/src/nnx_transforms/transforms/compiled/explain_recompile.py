@@ -12,7 +12,7 @@ import jax
 from graphcore import GraphDef, diff
 from graphcore.authors import Body, Divided, key_path, path_text
 
-# How many compilations in a row, each for static values alone, are worth a warning.
+# How many compilations in a row, for the same static values alone, are worth a warning.
 MANY = 16
 
 
@@ -186,7 +186,7 @@ class Notes:
         signature: That of the last one.
         explanation: Why the last call was compiled; None if it was not.
         count: How many calls were compiled since the cache was cleared.
-        in_a_row: How many of the last ones for static values alone.
+        in_a_row: How many of the last ones for the same static values alone.
     """
 
     def __init__(self) -> None:
@@ -194,6 +194,7 @@ class Notes:
         self.explanation: Explanation | None = None
         self.count = self.in_a_row = 0
         self._before: Signature | None = None
+        self._where: set[str] = set()
 
     def take(self, signature: Signature) -> None:
         """Notes that a function is being traced.
@@ -210,10 +211,11 @@ class Notes:
             self.count += 1
         self.explanation = signature.differences(self._before)
         self.signature = signature
-        if not self.explanation.is_static:
-            self.in_a_row = 0
-        elif is_first:
-            self.in_a_row += 1
+        if is_first:
+            where = {path for path, _, _ in self.explanation}
+            is_alike = self.explanation.is_static and where == self._where
+            self.in_a_row = self.in_a_row + 1 if is_alike else 1
+            self._where = where
 
     def warn(self, name: str, stacklevel: int) -> None:
         """Warns if the last call was the one too many that was compiled for as little.
