@@ -341,3 +341,18 @@ def test_an_object_in_a_functional_module(seed):
     for path, leaf in gc.State(nn.unbox(after)).flat_state():
         due_leaf = dict(gc.State(due_after).flat_state())[path]
         np.testing.assert_allclose(leaf, due_leaf, 1e-5, 1e-6)
+
+
+# What a compiled function closes over
+
+
+def test_a_compiled_function_reads_what_a_model_holds_now():
+    theirs, ours = layers(nnx, 0), layers(nt, 0)
+    theirs.eval()
+    ours.eval()
+    evaluate = nt.jit(lambda x: (theirs(x), ours(x)))
+    for _ in range(3):
+        for y, due in zip(evaluate(X), (theirs(X), ours(X)), strict=True):
+            np.testing.assert_allclose(y, due, 1e-6)
+        nnx.update(theirs, jax.tree.map(lambda v: v + 1, nnx.state(theirs)))
+        nt.update(ours, jax.tree.map(lambda v: v + 1, nt.state(ours)))

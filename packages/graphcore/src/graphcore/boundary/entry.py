@@ -292,6 +292,7 @@ def enter(
     cache: Bodies | None = None,
     only_with_objects: bool = False,
     divide: bool = True,
+    only_read: bool = False,
 ) -> Any:
     """Takes a call of a function of live objects apart.
 
@@ -322,6 +323,8 @@ def enter(
         only_with_objects: Whether calls without objects are left to the caller.
         divide: Whether to look for values that JAX does not take as they are; else
             the caller calls `entry.divide` where there are any.
+        only_read: Whether the objects are looked at and not written: then they may
+            belong to any trace.
 
     Returns:
         The entry, with `body`, `values`, `settings`, `out_settings` and `commit`; None
@@ -379,7 +382,8 @@ def enter(
     entry.is_of_one_trace = True
     for plan in plans:
         if plan.trace is not here and plan.trace != here:
-            plan.check_trace(here)
+            if not only_read:
+                plan.check_trace(here)
             entry.is_of_one_trace = False
     entry.roots, entry.joint, entry.plans = roots, joint, plans
     entry.args, entry.kwargs = tuple(plain), named

@@ -101,7 +101,7 @@ class Jitted(Generic[P, R]):
             if warm is None or not warm[0].is_direct:
                 return self._call(args, kwargs, warm)  # type: ignore[no-any-return]
             body, _, variables, raw, plain, kwargs = warm
-            leaked: Sequence[int] = ()
+            leaked: Sequence[int] | None = None
             count = notes.count
             try:
                 try:
@@ -109,8 +109,9 @@ class Jitted(Generic[P, R]):
                 finally:
                     if notes.count != count:  # It was traced.
                         leaked = take_back_leaked(Entry.recalled(*warm))
-                if leaked:
-                    body.refuse_leaked(leaked, body.direct)
+                if leaked is not None:
+                    body.look_at_trace(leaked, body.direct, (raw, *plain), kwargs)
+                    self._bodies.warm = None
             except Exception as error:
                 entry = Entry.recalled(*warm)
                 if not self._can_try_again(entry, error):
@@ -133,6 +134,7 @@ class Jitted(Generic[P, R]):
         warm: tuple[Any, ...] | None = None,
     ) -> Any:
         """A call that is not `warm`, or whose values are to be arranged for JAX."""
+        self._read_anew()
         last = self._bodies.last
         entry = self._enter(args, kwargs) if warm is None else Entry.recalled(*warm)
         if entry is None:
@@ -142,6 +144,7 @@ class Jitted(Generic[P, R]):
                 # Not called from here: an error would tell of this one, too.
                 self._notes.explanation = None
             else:
+                self._look_at_trace(args, kwargs)
                 if not change.is_in_place:  # asked here, since a call costs time
                     plain = Inside.empty().put_together(values, plain, change)
                 return plain
@@ -154,9 +157,23 @@ class Jitted(Generic[P, R]):
                 raise
             result = body.call_arranged(entry)
         self._notes.warn(body.__name__, stacklevel=3)
-        if warm is None and body is last:
+        if warm is None and body is last and not self._notes.captured:
             self._remember(self._bodies, args, kwargs, body)
         return entry.commit(*result)
+
+    def _read_anew(self) -> None:
+        """Forgets what was compiled with values that variables no longer hold."""
+        captured = self._notes.captured
+        if captured and (paths := [*captured.changed()]):
+            self._bodies.clear(Explanation.of_captured(paths))
+            self._plain.clear_cache()
+
+    def _look_at_trace(self, args: Any, kwargs: Any) -> None:
+        """As `JitBody.look_at_trace`, for a call without objects."""
+        if self._notes.explanation is not None:
+            known = functools.partial(self._plain.trace, *args, **kwargs)
+            self._notes.captured.note(self.__wrapped__, known)
+            self._notes.warn(self._given.name, stacklevel=4)
 
     def _remember(self, bodies: Bodies, args: Any, kwargs: Any, body: JitBody) -> None:
         # Shardings go by position, so arguments by name are moved there each time.
@@ -265,6 +282,7 @@ class Jitted(Generic[P, R]):
             'mul'
         """
         self._notes.explanation = None
+        self._read_anew()
         entry = self._enter(args, kwargs)
         statics = self._options.statics.take(args, kwargs)[2]
         if entry is None:
@@ -273,6 +291,7 @@ class Jitted(Generic[P, R]):
             except MakesObjects:
                 pass
             else:
+                self._look_at_trace(args, kwargs)
                 return Traced(stage, self._enter, self._remember, statics)
             return self.trace(*args, **kwargs)
         entry.divide()
@@ -416,8 +435,9 @@ def jit(
 
     Configuration of JAX and evictions from bounded caches apart, a call compiles anew
     exactly if the definition of the objects, the shape or dtype of an array, or a
-    static argument changed; `explain_recompile` says what. Functions that were jitted
-    from one with the same arguments share what was compiled, unless it captures
+    static argument changed, or a variable that the function read of an object that it
+    captures holds another array; `explain_recompile` says what. Functions that were
+    jitted from one with the same arguments share what was compiled, unless it captures
     objects.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import jax
 
 from graphcore import GraphDef, diff
 from graphcore.authors import Body, Divided, key_path, path_text
+from nnx_transforms.transforms.compiled.captured_reads import CapturedReads
 
 # How many compilations in a row, for the same static values alone, are worth a warning.
 MANY = 16
@@ -20,7 +21,7 @@ class Explanation(list[tuple[str, Any, Any]]):
     """What differed between a compilation and the one before: `(path, old, new)`.
 
     Attributes:
-        is_static: Whether all of it is static in objects, beside equal arrays.
+        is_static: Whether all of it is part of the program, beside equal arrays.
 
     Example:
         >>> print(Explanation([('x', 'float32[2]', 'float32[3]')]))
@@ -30,6 +31,13 @@ class Explanation(list[tuple[str, Any, Any]]):
     """
 
     is_static = False
+
+    @classmethod
+    def of_captured(cls, paths: Iterable[str]) -> Explanation:
+        """Says that variables which were compiled in hold other arrays now."""
+        found = cls([(path, "compiled in", "another array") for path in paths])
+        found.is_static = True
+        return found
 
     def __str__(self) -> str:
         if not self:
@@ -187,6 +195,7 @@ class Notes:
         explanation: Why the last call was compiled; None if it was not.
         count: How many calls were compiled since the cache was cleared.
         in_a_row: How many of the last ones for the same static values alone.
+        captured: What was compiled in of objects that the function closes over.
     """
 
     def __init__(self) -> None:
@@ -195,6 +204,19 @@ class Notes:
         self.count = self.in_a_row = 0
         self._before: Signature | None = None
         self._where: set[str] = set()
+        self.captured = CapturedReads()
+        # Why the last one is compiled, and the next one, if it is not for its call.
+        self._reason = self._next_reason = Explanation()
+
+    def clear(self, why: Explanation | None = None) -> None:
+        """Forgets the compilations.
+
+        Args:
+            why: What the next one is for.
+        """
+        self.signature, self.count = None, 0
+        self.captured.clear()
+        self._next_reason = why or Explanation()
 
     def take(self, signature: Signature) -> None:
         """Notes that a function is being traced.
@@ -209,7 +231,8 @@ class Notes:
         if is_first:
             self._before = self.signature
             self.count += 1
-        self.explanation = signature.differences(self._before)
+            self._reason, self._next_reason = self._next_reason, Explanation()
+        self.explanation = self._reason or signature.differences(self._before)
         self.signature = signature
         if is_first:
             where = {path for path, _, _ in self.explanation}
@@ -227,10 +250,11 @@ class Notes:
         if self.explanation is None or self.in_a_row != MANY:
             return
         warnings.warn(
-            f"{name!r} was compiled {MANY} times in a row for static values of its "
-            f"objects alone, this time for\n{self.explanation}\nEach value of a "
-            "static attribute is another program. What changes from call to call, "
-            "such as a step or a rate, belongs in a `Variable`, or in an argument.",
+            f"{name!r} was compiled {MANY} times in a row for values that are part of "
+            f"the program, this time for\n{self.explanation}\nStatic attributes are, "
+            "and variables of an object that the function closes over. What changes "
+            "from call to call, such as a step or a rate, belongs in a `Variable` of "
+            "an argument, or is an argument itself.",
             stacklevel=stacklevel + 1,
         )
 

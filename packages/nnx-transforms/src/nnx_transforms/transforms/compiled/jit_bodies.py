@@ -21,7 +21,7 @@ from graphcore.authors import (
 from nnx_transforms.arguments import signature_of
 from nnx_transforms.sharding.in_modules import shardings_apart
 from nnx_transforms.sharding.shardings import rules_in_force
-from nnx_transforms.transforms.compiled.explain_recompile import Signature
+from nnx_transforms.transforms.compiled.explain_recompile import Explanation, Signature
 from nnx_transforms.transforms.compiled.jit_body import Options
 
 MAX_STRUCTURES = 1024
@@ -77,12 +77,15 @@ class JitBodies(Bodies):
         made.are_with_function = self.are_with_function
         return kept.setdefault(rules_in_force(), made)
 
-    def clear(self) -> None:
-        """Forgets everything that was compiled."""
+    def clear(self, why: Explanation | None = None) -> None:
+        """Forgets everything that was compiled.
+
+        Args:
+            why: What it is compiled anew for.
+        """
         super().clear()
         self._by_rules.clear()
-        self.options.notes.signature = None
-        self.options.notes.count = 0
+        self.options.notes.clear(why)
 
     def plain_of(self, f: Any, callee: Callee) -> Any:
         """The function for calls without objects, compiled."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 
@@ -182,24 +183,33 @@ class JitBody(Body):
             return self.call_arranged(entry, only_trace)
         finally:
             is_traced = self.options.notes.count != count
-            leaked = is_traced and take_back_leaked(entry)
-        if leaked:
-            self.refuse_leaked(leaked, function)
+            leaked = take_back_leaked(entry) if is_traced else None
+        if leaked is not None:
+            self.look_at_trace(leaked, function, args, kwargs)
         self.is_direct = self.is_flat and not self.has_divided
         return result
 
-    def refuse_leaked(self, positions: Sequence[int], function: Any) -> NoReturn:
-        """Raises the error for variables of the caller's that were written.
+    def look_at_trace(
+        self, leaked: Sequence[int], function: Any, args: Any, kwargs: Any
+    ) -> None:
+        """Looks at what the function did while it was traced.
 
         Args:
-            positions: Their numbers.
+            leaked: The numbers of variables of the caller's that it wrote.
             function: JAX's function, which was traced.
+            args: What for.
+            kwargs: Likewise.
 
         Raises:
-            TraceContextError: With the path of the first.
+            TraceContextError: If there are any, with the path of the first.
         """
+        if not leaked:
+            # JAX gives the trace that there is already.
+            known = functools.partial(function.trace, *args, **kwargs)
+            self.options.notes.captured.note(self.__wrapped__, known)
+            return
         function.clear_cache()  # It is traced, and refused, at the next call.
-        where = path_text(self.variable_path(positions[0]))
+        where = path_text(self.variable_path(leaked[0]))
         raise TraceContextError(
             f"The function {self.__name__!r} wrote to the variable at {where!r} of "
             "the caller's own object, which it found in a static attribute, or "
