@@ -2,11 +2,14 @@ import collections
 import dataclasses
 import functools
 import types
+import weakref
 from collections.abc import Mapping
 from unittest import mock
 
 import graph_zoo as zoo
+import jax
 import jax.numpy as jnp
+import pytest
 
 import graphcore as gc
 from graphcore.authors import Callee, captured_objects, enter, lifted
@@ -229,3 +232,53 @@ def test_what_wraps_itself_without_end_is_looked_at_once():
     made = Endless()
     for f in (made, lambda: made, first):
         assert captured_objects(f) == [model]
+
+
+def test_a_weak_reference_is_followed():
+    reference = weakref.ref(model)
+    assert captured_objects(lambda: reference()) == [model]
+
+
+def test_globals_of_the_modules_of_other_functions_count():
+    elsewhere = types.FunctionType((lambda: model).__code__, {"model": model}, "f")
+
+    def here():
+        return elsewhere
+
+    assert captured_objects([elsewhere]) == []
+    assert captured_objects([elsewhere], elsewhere) == [model]
+    assert captured_objects([here], here) == []
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    act: object
+
+
+STATICS = {
+    "function": lambda: lambda: model.weight,
+    "jitted": lambda: jax.jit(lambda: model.weight),
+    "tuple": lambda: (1, lambda: model.weight),
+    "list": lambda: [lambda: model.weight],
+    "dataclass": lambda: Config(lambda: model.weight),
+    "reference": lambda: weakref.ref(model),
+}
+
+
+@pytest.mark.parametrize("kind", STATICS)
+@pytest.mark.parametrize("where", ["attribute", "metadata", "argument"])
+def test_a_body_is_not_kept_where_something_static_captures_objects(kind, where):
+    def f(*args):
+        return args
+
+    def entered(value):
+        if where == "argument":
+            return enter(f, (1,), statics={1: value})
+        if where == "metadata":
+            return enter(f, (gc.Dict(w=gc.Param(1, hint=value)),))
+        return enter(f, (gc.Dict(w=gc.Param(1), f=value),))
+
+    assert entered(abs).is_kept and entered((1, "two")).is_kept
+    entry = entered(STATICS[kind]())
+    assert entry.body.structure.captured_objects(f) == [model]
+    assert not entry.is_kept

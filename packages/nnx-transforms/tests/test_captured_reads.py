@@ -1,10 +1,12 @@
 """What a compiled function reads of objects that it closes over is what they hold."""
 
 import functools
+import weakref
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import nnx_transforms as nnx
@@ -252,3 +254,92 @@ def test_what_can_not_be_taken_apart_stays_a_constant():
     for edit in [lambda: None, *edits_of(scale)]:
         edit()
         np.testing.assert_allclose(predict(X), 2 * scale(X), rtol=1e-6)
+
+
+# Static functions among the arguments
+
+
+class Gated(nnx.Module):
+    """A static function, in one of several places, reads another object."""
+
+    def __init__(self, scale, where):
+        self.w = nnx.Param(jnp.ones(2))
+        if where == "attribute":
+            self.f = lambda x: scale(x)
+        elif where == "tuple":
+            self.f = nnx.static((None, lambda x: scale(x)))
+        elif where == "reference":
+            self.f = weakref.ref(scale)
+        else:
+            self.w.set_metadata("f", lambda x: scale(x))
+
+    def __call__(self, x):
+        f = getattr(self, "f", None) or self.w.f
+        f = f() if isinstance(f, weakref.ref) else f[1] if isinstance(f, tuple) else f
+        return f(x) * self.w.value
+
+
+def call(model, x):
+    return model(x)
+
+
+_scanned = nnx.scan(
+    lambda model, x: (model, model(x)),
+    in_axes=(nnx.Carry, 0),
+    out_axes=(nnx.Carry, 0),
+)
+_kept = nnx.remat(lambda model, x: model(x))
+TRANSFORMS = {
+    "jit": lambda: nnx.jit(call),
+    "donated": lambda: nnx.jit(call, donate_state=True),
+    "remat": lambda: nnx.remat(call),
+    "remat in jit": lambda: nnx.jit(lambda model, x: _kept(model, x)),
+    "scan": lambda: lambda model, x: _scanned(model, x)[1],
+    "scan in jit": lambda: nnx.jit(lambda model, x: _scanned(model, x)[1]),
+    "vmap": lambda: nnx.vmap(call, in_axes=(None, 0)),
+    "vmap in jit": lambda: nnx.jit(nnx.vmap(call, in_axes=(None, 0))),
+    "cond": lambda: lambda m, x: nnx.cond(True, call, lambda m, x: x, m, x),
+    "grad": lambda: nnx.grad(lambda m, x: (m(x) * m.w.value).sum(), argnums=1),
+    "loop": lambda: nnx.jit(lambda m, x: nnx.fori_loop(0, 1, lambda i, x: m(x), x)),
+}
+
+
+@pytest.mark.parametrize("where", ["attribute", "tuple", "reference", "metadata"])
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_static_functions_read_what_objects_hold_now(where, name):
+    scale = Scale()
+    model = Gated(scale, where)
+    transformed = TRANSFORMS[name]()
+    for edit in [lambda: None, *edits_of(scale)]:
+        edit()
+        for _ in range(2):
+            due = jnp.full_like(X, scale.w.value) if name == "grad" else scale(X)
+            np.testing.assert_allclose(transformed(model, X), due, rtol=1e-6)
+
+
+def test_a_rate_that_an_optimizer_closes_over():
+    rate = nnx.Variable(jnp.array(1.0))
+    model = nnx.Dict(w=nnx.Param(jnp.array(0.0)))
+    optimizer = nnx.Optimizer(model, optax.sgd(lambda count: rate.value))
+
+    @nnx.jit
+    def step(model, optimizer):
+        optimizer.update(model, nnx.grad(lambda model: 1.0 * model.w.value)(model))
+
+    for value in (1.0, 10.0, 0.0):
+        rate.value = jnp.array(value)
+        before = float(model.w.value)
+        step(model, optimizer)
+        assert float(model.w.value) == before - value
+
+
+def test_a_teacher_that_does_not_change_costs_no_trace():
+    teacher = Scale()
+    model = Gated(teacher, "attribute")
+
+    @nnx.jit
+    def step(model, x):
+        model.w.value -= 0.1 * model(x).mean()
+
+    for number in range(4):
+        assert traced_by(step, model, X) == (number == 0)

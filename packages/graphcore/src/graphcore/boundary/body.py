@@ -9,6 +9,7 @@ a function, finds what it has traced.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ import jax
 
 from graphcore.boundary.abstract_values import FILL, abstract_leaves, is_about_types
 from graphcore.boundary.callees import Callee
+from graphcore.boundary.captures import captured_objects
 from graphcore.boundary.change import Change
 from graphcore.boundary.inside import Inside
 from graphcore.boundary.left import Left, refused
@@ -28,7 +30,14 @@ from graphcore.boundary.settings import Settings, check_mappings
 from graphcore.boundary.traced_values import ARGUMENT, VALUE, explain_traced
 from graphcore.display.printing import leaf_text
 from graphcore.divided.divided import Divided
+from graphcore.graphdef.definition import (
+    StaticAttribute,
+    VariableDef,
+    definition_trails,
+)
 from graphcore.graphdef.joint import Joint
+from graphcore.holding import held_by, reached
+from graphcore.refmap import RefMap
 from graphcore.state.foreign_states import given_state
 from graphcore.state.state import State
 from graphcore.trails import Path, path_text
@@ -72,6 +81,40 @@ class Structure:
     settings: Settings
     statics: Mapping[Place, Any]
 
+    def captured_objects(self, *functions: Any) -> list[Any]:
+        """The objects that are static, and those that static functions close over.
+
+        Static are attributes, metadata of variables, and arguments. What is read of
+        such an object is a constant of a trace.
+
+        Args:
+            *functions: As for `captured_objects`.
+
+        Returns:
+            Each object once.
+
+        Example:
+            >>> import graphcore as gc
+            >>> from graphcore.authors import enter
+            >>> def model():
+            ...     gate = gc.Variable(2)
+            ...     return gc.Dict(f=lambda x: gate.value * x)
+            >>> enter(len, (model(),)).body.structure.captured_objects()
+            [Variable(2)]
+        """
+        found: RefMap[Any, None] = RefMap()
+        static: list[Any] = []
+        for definition in self.joint.definitions:
+            for _, item in definition_trails(definition):
+                if type(item) is StaticAttribute:
+                    static.append(item.value)
+                elif type(item) is VariableDef:
+                    static += item.metadata.values()
+        held = [x for x in reached(static, _items) if callable(x) or is_object(x)]
+        for x in (*held, *self.statics.values()):
+            found.update((y, None) for y in captured_objects(x, *functions))
+        return [*found]
+
     def states(self, places: Iterable[int], values: Sequence[Any]) -> list[Any]:
         """Shows values of variables as states of the objects.
 
@@ -97,6 +140,13 @@ class Structure:
             )
             for root, leaves in zip(roots, found, strict=True)
         ]
+
+
+def _items(x: Any) -> Iterable[Any] | None:
+    if dataclasses.is_dataclass(x) and not isinstance(x, type):
+        names = [field.name for field in dataclasses.fields(x)]
+        return [getattr(x, name, None) for name in names]
+    return held_by(x) if isinstance(x, tuple | list | dict) else None
 
 
 class Body:

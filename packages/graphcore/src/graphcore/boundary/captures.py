@@ -10,6 +10,7 @@ import contextlib
 import dis
 import functools
 import types
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,14 +30,15 @@ EXACTLY_PLAIN = frozenset(_PLAIN)
 _READ_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 
 
-def captured_objects(f: Any) -> list[Any]:
+def captured_objects(f: Any, *functions: Any) -> list[Any]:
     """Finds the graph nodes and variables that a function captures.
 
     Functions that it captures are looked into as well; of their globals, only if they
     are of the same module, or of that of what it wraps.
 
     Args:
-        f: Any callable.
+        f: Any callable, or anything else that may hold functions.
+        *functions: Others, the modules of which count as well.
 
     Returns:
         The objects, each once, in the order in which they are found.
@@ -51,7 +53,7 @@ def captured_objects(f: Any) -> list[Any]:
     """
     found: list[Any] = []
     seen: dict[int, Any] = {}  # by id; keeps the objects alive, so ids stay unique
-    homes = _globals_of(f)
+    homes = [home for g in (f, *functions) for home in _globals_of(g)]
     pending = [f]
     while pending:
         x = pending.pop()
@@ -103,6 +105,8 @@ def _wrapped_by(f: Any, default: Any) -> Any:
 
 
 def _contents(x: Any) -> list[Any]:
+    if isinstance(x, weakref.ref):
+        return [x()]
     found = held_by(x)
     if found is None:
         found = [_wrapped_by(x, None), *(attributes_of(x) or {}).values()]

@@ -467,7 +467,7 @@ def _find_or_make(
             weakly = bodies is not None and bodies.are_with_function
             reference = weakref.ref(function) if weakly else _strong(function)
             body = make(callee, structure, options, reference)
-            if cache is None and any(map(captured_objects, statics.values())):
+            if cache is None and structure.captured_objects(function):
                 bodies = None  # What these hold is compiled in, and may change.
             if bodies is not None:
                 body.key = key

@@ -15,6 +15,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, Concatenate, Generic, Protocol, Self, cast, overload
 
 import jax
@@ -26,6 +27,7 @@ from graphcore.authors import (
     Callee,
     Entry,
     Inside,
+    captured_objects,
     enter,
     has_objects,
     is_mapping,
@@ -172,7 +174,10 @@ class Jitted(Generic[P, R]):
         """As `JitBody.look_at_trace`, for a call without objects."""
         if self._notes.explanation is not None:
             known = functools.partial(self._plain.trace, *args, **kwargs)
-            self._notes.captured.note(self.__wrapped__, known)
+            statics = self._options.statics.take(args, kwargs)[2]
+            of = self.__wrapped__, *statics.values()
+            captured = [*chain.from_iterable(map(captured_objects, of))]
+            self._notes.captured.note(captured, known)
             self._notes.warn(self._given.name, stacklevel=4)
 
     def _remember(self, bodies: Bodies, args: Any, kwargs: Any, body: JitBody) -> None:

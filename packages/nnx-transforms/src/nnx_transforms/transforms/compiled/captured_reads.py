@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from graphcore.authors import Bodies, captured_objects, enter, path_text
+from graphcore.authors import Bodies, enter, path_text
 
 
 class CapturedReads:
@@ -23,7 +23,7 @@ class CapturedReads:
         >>> import nnx_transforms as nnx, jax.numpy as jnp
         >>> w, reads = nnx.Param(jnp.ones(2)), CapturedReads()
         >>> def f(x): return w.value * x
-        >>> reads.note(f, lambda: jax.jit(f).trace(1.0))
+        >>> reads.note([w], lambda: jax.jit(f).trace(1.0))
         >>> [*reads.changed()]
         []
         >>> w.value = jnp.zeros(2)
@@ -38,14 +38,13 @@ class CapturedReads:
     def __bool__(self) -> bool:
         return bool(self._found)
 
-    def note(self, f: Callable[..., Any], trace: Callable[[], Any]) -> None:
+    def note(self, objects: Sequence[Any], trace: Callable[[], Any]) -> None:
         """Notes what a trace has as constants.
 
         Args:
-            f: The function.
+            objects: The objects that the function closes over.
             trace: Returns JAX's trace of it.
         """
-        objects = captured_objects(f)
         constants = _constants(trace().jaxpr) if objects else set()
 
         def is_read(x: Any) -> bool:
@@ -53,7 +52,7 @@ class CapturedReads:
 
         for root in objects:
             try:
-                entry = enter(f, (root,), cache=Bodies(), only_read=True)
+                entry = enter(iter, (root,), cache=Bodies(), only_read=True)
             except Exception:  # Nobody asked for it to be taken apart.
                 continue
             layout, held = entry.joint.layout, entry.variables

@@ -18,6 +18,7 @@ from graphcore.authors import (
     Entry,
     Inside,
     Left,
+    captured_objects,
     current_trace,
     is_mapping,
     map_settings,
@@ -206,7 +207,9 @@ class JitBody(Body):
         if not leaked:
             # JAX gives the trace that there is already.
             known = functools.partial(function.trace, *args, **kwargs)
-            self.options.notes.captured.note(self.__wrapped__, known)
+            f = self.__wrapped__
+            captured = captured_objects(f) + self.structure.captured_objects(f)
+            self.options.notes.captured.note(captured, known)
             return
         function.clear_cache()  # It is traced, and refused, at the next call.
         where = path_text(self.variable_path(leaked[0]))
