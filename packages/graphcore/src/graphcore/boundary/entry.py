@@ -467,9 +467,10 @@ def _find_or_make(
             weakly = bodies is not None and bodies.are_with_function
             reference = weakref.ref(function) if weakly else _strong(function)
             body = make(callee, structure, options, reference)
-            if cache is None and structure.captured_objects(function):
-                bodies = None  # What these hold is compiled in, and may change.
-            if bodies is not None:
+            # What such objects hold is compiled in, and may change. Who has a cache of
+            # his own looks after that.
+            captures = bodies is not cache and structure.captured_objects(function)
+            if bodies is not None and not captures:
                 body.key = key
                 body = bodies.keep(key, body)
         if cache is not None:

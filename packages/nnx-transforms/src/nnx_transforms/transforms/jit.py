@@ -136,7 +136,8 @@ class Jitted(Generic[P, R]):
         warm: tuple[Any, ...] | None = None,
     ) -> Any:
         """A call that is not `warm`, or whose values are to be arranged for JAX."""
-        self._read_anew()
+        if self._read_anew():
+            warm = None
         last = self._bodies.last
         entry = self._enter(args, kwargs) if warm is None else Entry.recalled(*warm)
         if entry is None:
@@ -163,12 +164,18 @@ class Jitted(Generic[P, R]):
             self._remember(self._bodies, args, kwargs, body)
         return entry.commit(*result)
 
-    def _read_anew(self) -> None:
-        """Forgets what was compiled with values that variables no longer hold."""
+    def _read_anew(self) -> bool:
+        """Forgets what was compiled with values that variables no longer hold.
+
+        Returns:
+            Whether there was any.
+        """
         captured = self._notes.captured
-        if captured and (paths := [*captured.changed()]):
+        paths = [*captured.changed()] if captured else ()
+        if paths:
             self._bodies.clear(Explanation.of_captured(paths))
             self._plain.clear_cache()
+        return bool(paths)
 
     def _look_at_trace(self, args: Any, kwargs: Any) -> None:
         """As `JitBody.look_at_trace`, for a call without objects."""

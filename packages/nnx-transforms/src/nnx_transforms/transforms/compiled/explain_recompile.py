@@ -14,7 +14,7 @@ from graphcore.authors import Body, Divided, key_path, path_text
 from nnx_transforms.transforms.compiled.captured_reads import CapturedReads
 
 # How many compilations in a row, for the same static values alone, are worth a warning.
-MANY = 16
+MANY = 8
 
 
 class Explanation(list[tuple[str, Any, Any]]):
