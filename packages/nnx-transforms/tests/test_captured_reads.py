@@ -317,6 +317,53 @@ def test_static_functions_read_what_objects_hold_now(where, name):
             np.testing.assert_allclose(transformed(model, X), due, rtol=1e-6)
 
 
+@pytest.mark.parametrize("how", ["global", "jax", "method", "weak reference"])
+def test_reading_the_original_of_an_argument_warns(how):
+    class Model(nnx.Module):
+        def __init__(self):
+            self.w, reference = nnx.Param(jnp.ones(2)), weakref.ref(self)
+            self.apply = {
+                "global": lambda x: model.scaled(x),
+                "jax": jax.checkpoint(self.scaled),
+                "method": self.scaled,
+                "weak reference": lambda x: reference().scaled(x),
+            }[how]
+
+        def scaled(self, x):
+            return self.w.value * x
+
+    model = Model()
+
+    @nnx.jit
+    def step(model, x):
+        return nnx.grad(lambda model: model.apply(x).sum())(model)
+
+    if how == "method":  # It follows the object.
+        np.testing.assert_allclose(step(model, X).w.value, X.sum(0))
+        return
+    match = "'step' reads the caller's own variable at 'args/0/w'"
+    with pytest.warns(UserWarning, match=match) as found:
+        assert not step(model, X).w.value.any()
+    assert found[0].filename == __file__
+    step(model, X)  # once for each program
+
+
+def test_objects_of_a_trainer_that_are_arguments_as_well():
+    class Trainer(nnx.Module):
+        def __init__(self):
+            self.model, self.rate = Scale(), nnx.Variable(jnp.array(0.5, jnp.float32))
+
+        def step(self, x):
+            def loss(model):
+                return self.rate.value * model(x).sum()
+
+            return nnx.jit(nnx.grad(loss))(self.model)
+
+    trainer = Trainer()
+    for f in (trainer.step, nnx.jit(trainer.step)):
+        np.testing.assert_allclose(f(X).w.value, 0.5 * X.sum())
+
+
 def test_a_rate_that_an_optimizer_closes_over():
     rate = nnx.Variable(jnp.array(1.0))
     model = nnx.Dict(w=nnx.Param(jnp.array(0.0)))

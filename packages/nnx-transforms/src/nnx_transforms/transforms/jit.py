@@ -112,7 +112,8 @@ class Jitted(Generic[P, R]):
                     if notes.count != count:  # It was traced.
                         leaked = take_back_leaked(Entry.recalled(*warm))
                 if leaked is not None:
-                    body.look_at_trace(leaked, body.direct, (raw, *plain), kwargs)
+                    given = variables, body.direct, (raw, *plain), kwargs
+                    body.look_at_trace(leaked, *given)
                     self._bodies.warm = None
             except Exception as error:
                 entry = Entry.recalled(*warm)

@@ -23,7 +23,8 @@ class CapturedReads:
         >>> import nnx_transforms as nnx, jax.numpy as jnp
         >>> w, reads = nnx.Param(jnp.ones(2)), CapturedReads()
         >>> def f(x): return w.value * x
-        >>> reads.note([w], lambda: jax.jit(f).trace(1.0))
+        >>> reads.note([w], lambda: jax.jit(f).trace(1.0))[0] is w
+        True
         >>> [*reads.changed()]
         []
         >>> w.value = jnp.zeros(2)
@@ -38,13 +39,17 @@ class CapturedReads:
     def __bool__(self) -> bool:
         return bool(self._found)
 
-    def note(self, objects: Sequence[Any], trace: Callable[[], Any]) -> None:
+    def note(self, objects: Sequence[Any], trace: Callable[[], Any]) -> list[Any]:
         """Notes what a trace has as constants.
 
         Args:
             objects: The objects that the function closes over.
             trace: Returns JAX's trace of it.
+
+        Returns:
+            The variables of the objects whose arrays are surely among the constants.
         """
+        read: list[Any] = []
         constants = _constants(trace().jaxpr) if objects else set()
 
         def is_read(x: Any) -> bool:
@@ -65,6 +70,12 @@ class CapturedReads:
                 known = [arrays[i] for i in chosen]
                 reads = _Reads(where, layout, held, chosen, known)
                 self._found[tuple([id(held[i]) for i in chosen])] = reads
+                read += [
+                    held[i]
+                    for i in chosen
+                    if any(id(x) in constants for x in arrays[i])
+                ]
+        return read
 
     def changed(self) -> Iterator[str]:
         """The paths of those variables that hold other arrays now."""

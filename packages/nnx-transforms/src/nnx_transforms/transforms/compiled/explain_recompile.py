@@ -196,6 +196,7 @@ class Notes:
         count: How many calls were compiled since the cache was cleared.
         in_a_row: How many of the last ones for the same static values alone.
         captured: What was compiled in of objects that the function closes over.
+        constants: The paths of arguments that it did not read as such, but so.
     """
 
     def __init__(self) -> None:
@@ -205,6 +206,7 @@ class Notes:
         self._before: Signature | None = None
         self._where: set[str] = set()
         self.captured = CapturedReads()
+        self.constants: list[str] = []
         # Why the last one is compiled, and the next one, if it is not for its call.
         self._reason = self._next_reason = Explanation()
 
@@ -241,12 +243,22 @@ class Notes:
             self._where = where
 
     def warn(self, name: str, stacklevel: int) -> None:
-        """Warns if the last call was the one too many that was compiled for as little.
+        """Warns if the last call was compiled in a way that users hardly want.
 
         Args:
             name: What the function is called.
             stacklevel: How many frames there are to that of the call.
         """
+        constants, self.constants = self.constants, []
+        if constants:
+            warnings.warn(
+                f"{name!r} reads the caller's own variable at {constants[0]!r}, which "
+                "it closes over, or finds in a static function, a weak reference or "
+                "the like. So it is a constant, which has no gradient and is compiled "
+                "in. Read it through the argument: a method that an object keeps, and "
+                "what `nnx_transforms.remat` and the like make of one, follow it.",
+                stacklevel=stacklevel + 1,
+            )
         if self.explanation is None or self.in_a_row != MANY:
             return
         warnings.warn(

@@ -186,17 +186,23 @@ class JitBody(Body):
             is_traced = self.options.notes.count != count
             leaked = take_back_leaked(entry) if is_traced else None
         if leaked is not None:
-            self.look_at_trace(leaked, function, args, kwargs)
+            self.look_at_trace(leaked, entry.variables, function, args, kwargs)
         self.is_direct = self.is_flat and not self.has_divided
         return result
 
     def look_at_trace(
-        self, leaked: Sequence[int], function: Any, args: Any, kwargs: Any
+        self,
+        leaked: Sequence[int],
+        variables: Sequence[Any],
+        function: Any,
+        args: Any,
+        kwargs: Any,
     ) -> None:
         """Looks at what the function did while it was traced.
 
         Args:
             leaked: The numbers of variables of the caller's that it wrote.
+            variables: All of these.
             function: JAX's function, which was traced.
             args: What for.
             kwargs: Likewise.
@@ -209,7 +215,10 @@ class JitBody(Body):
             known = functools.partial(function.trace, *args, **kwargs)
             f = self.__wrapped__
             captured = captured_objects(f) + self.structure.captured_objects(f)
-            self.options.notes.captured.note(captured, known)
+            notes = self.options.notes
+            read = {*map(id, notes.captured.note(captured, known))}
+            numbers = [i for i, x in enumerate(variables) if id(x) in read]
+            notes.constants = [path_text(self.variable_path(i)) for i in numbers]
             return
         function.clear_cache()  # It is traced, and refused, at the next call.
         where = path_text(self.variable_path(leaked[0]))
