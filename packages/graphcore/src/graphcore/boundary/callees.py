@@ -311,6 +311,12 @@ def lifted_call(f: Any) -> Callable[..., Any] | None:
     return None if note is None else note.call
 
 
+def wrapped_function(f: Any) -> Any:
+    """What was transformed, if nothing else is needed to make the same; else None."""
+    note = _note_of(f)
+    return None if note is None or note.make is None else f.__wrapped__
+
+
 def _note_of(f: Any) -> _Lifted | None:
     # Not by `getattr`: there are callables that have every attribute, such as mocks.
     note = getattr(f, "__dict__", {}).get("_lifted")
@@ -321,8 +327,8 @@ def _note_of(f: Any) -> _Lifted | None:
 
 
 def _is_bound(f: Any) -> bool:
-    note = _note_of(f)
-    return note is not None and note.make is not None and holds_objects(f.__wrapped__)
+    inner = wrapped_function(f)
+    return inner is not None and holds_objects(inner)
 
 
 def _flatten_lifted(f: Any) -> tuple[Pairs, Any]:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from graphcore.boundary.bodies import Bodies, Kept
+from graphcore.boundary.callees import wrapped_function
 from graphcore.boundary.places import is_object
 from graphcore.content_key import slots_of
 from graphcore.holding import attributes_of, held_by
@@ -108,6 +109,9 @@ def _contents(x: Any) -> list[Any]:
     if isinstance(x, weakref.ref):
         return [x()]
     found = held_by(x)
+    # What a compiled function keeps for itself is much, and none of the user's.
+    if found is None and (inner := wrapped_function(x)) is not None:
+        return [inner]
     if found is None:
         found = [_wrapped_by(x, None), *(attributes_of(x) or {}).values()]
         kind = type(x)
