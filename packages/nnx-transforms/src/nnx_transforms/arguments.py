@@ -165,6 +165,14 @@ class ChosenArguments:
     def __bool__(self) -> bool:
         return bool(self.numbers or self.names)
 
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not ChosenArguments:
+            return False
+        return (self.numbers, self.names) == (other.numbers, other.names)
+
+    def __hash__(self) -> int:
+        return hash((self.numbers, self.names))
+
     def take(
         self, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any], dict[int | str, Any]]:

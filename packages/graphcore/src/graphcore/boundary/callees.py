@@ -8,11 +8,12 @@ import inspect
 import types
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from graphcore._jax import current_trace
 from graphcore.boundary.places import is_object
+from graphcore.content_key import content_key
 from graphcore.known_types import sometimes
 from graphcore.nodes.callables import holds_objects
 from graphcore.nodes.owned import OwnedNode
@@ -281,16 +282,51 @@ def mark_lifted(
     return reference
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Lifted:
     """What `mark_lifted` notes; equal for functions that were made in the same way."""
 
     call: Callable[..., Any]
-    make: Callable[[Any], Any] | None = field(compare=False)
-    wrapper: Callable[[], Any] = field(compare=False)
+    make: Callable[[Any], Any] | None
+    wrapper: Callable[[], Any]
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not _Lifted:
+            return False
+        return self.call is other.call or bool(self._how() == other._how())
+
+    def __hash__(self) -> int:
+        return hash(self._how())
+
+    def _how(self) -> Any:
+        """What the function was made with: models that are made alike are equal."""
+        try:
+            if (known := _keys.get(self.call)) is None:
+                package = self.call.__module__.partition(".")[0]
+                known = _keys[self.call] = _made_with(self.call, package)
+        except (AttributeError, TypeError, ValueError, RecursionError):
+            return self.call
+        return known
 
     def __repr__(self) -> str:
         return f"<made by {self.call.__qualname__.partition('.')[0]}>"
+
+
+_keys: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def _made_with(x: Any, package: str) -> Any:
+    """A key for a value that a transform closes over.
+
+    A function that a transform defines anew at each call is known by its code, and by
+    what it closes over in turn; anything else as a static value is.
+    """
+    is_local = type(x) is types.FunctionType and "<locals>" in x.__qualname__
+    if not is_local or x.__module__.partition(".")[0] != package:
+        return content_key(x)
+    held = [_made_with(cell.cell_contents, package) for cell in x.__closure__ or ()]
+    held += map(content_key, (x.__defaults__, x.__kwdefaults__))
+    return x.__code__, *held
 
 
 class _WeakReference(weakref.ref[Any]):
