@@ -246,3 +246,65 @@ def test_static_arguments_with_variables_are_refused(pack):
         enter(called, (), statics={0: (gc.Variable(0),)})
     enter(called, (), statics={0: (1, gc.Dict(n=1))})
     enter(called, (), statics={0: {"a": 1, 2: 3}})  # JAX can't sort its keys.
+
+
+def scaled(x, *args, **kwargs):
+    return x
+
+
+def in_a_list(x):
+    return [x]
+
+
+PARTIALS = [
+    lambda: functools.partial(scaled),
+    lambda: functools.partial(scaled, 1),
+    lambda: functools.partial(scaled, 1.0),
+    lambda: functools.partial(scaled, True),
+    lambda: functools.partial(scaled, (1, 2)),
+    lambda: functools.partial(scaled, a=1, b=2),
+    lambda: functools.partial(scaled, b=2, a=1),
+    lambda: functools.partial(functools.partial(scaled, 1), a=1),
+    lambda: functools.partial(in_a_list, 1),
+]
+
+
+def test_partials_are_compared_by_what_they_bind():
+    for number, make in enumerate(PARTIALS):
+        for other, another in enumerate(PARTIALS):
+            a, b = (gc.graphdef(gc.Dict(f=f())) for f in (make, another))
+            assert (a == b) == (number == other), (number, other)
+            if a == b:
+                assert hash(a) == hash(b)
+
+
+@pytest.mark.parametrize("bound", [[1, 2], {"a": 1}, jnp.ones(2)])
+def test_partials_of_what_can_not_be_hashed_equal_themselves_only(bound):
+    f = functools.partial(scaled, bound)
+    one, two, other = (
+        gc.graphdef(gc.Dict(f=g)) for g in (f, f, functools.partial(scaled, bound))
+    )
+    assert one == two and one != other
+
+
+def test_partials_with_attributes_equal_themselves_only():
+    def make():
+        f = functools.partial(scaled, 1)
+        f.name = "scaled"
+        return gc.graphdef(gc.Dict(f=f))
+
+    assert make() != make()
+
+
+def test_each_model_keeps_its_own_partial():
+    one, two = (gc.Dict(f=functools.partial(scaled, 1), n=gc.Param(1)) for _ in "ab")
+    held = one.f, two.f
+
+    def call(m):
+        m.n.value = m.f(m.n.value)
+        return m
+
+    for m in (one, two):
+        entry = enter(call, (m,))
+        assert entry.commit(*entry.body(*entry.values)) is m
+    assert one.f is held[0] and two.f is held[1]

@@ -39,7 +39,8 @@ def static_key(value: Any) -> Any:
         Something that is hashable if the value is, and equal to the stand-in of
         another value only if the two are equal, of the same type, and so is all that
         is in tuples, frozensets, mappings and dataclasses: numbers of different types
-        differ, `0.0` and `-0.0` differ, a NaN equals itself.
+        differ, `0.0` and `-0.0` differ, a NaN equals itself. Partial functions of the
+        same function are equal if what they bind is, in the same order of names.
 
     Example:
         >>> static_key(1) == static_key(True), static_key((1, 2)) == static_key((1, 2))
@@ -59,6 +60,8 @@ def static_key(value: Any) -> Any:
     if kind is slice or kind is range:
         bounds = value.start, value.stop, value.step
         return kind, tuple(map(static_key, bounds))
+    if kind is functools.partial and not vars(value):
+        return _key_of_partial(value)
     equal = method_of(kind, "__eq__")
     if equal is object.__eq__ or method_of(kind, "__hash__") is None:
         return kind, value  # itself, or of no use in a key
@@ -74,6 +77,17 @@ def static_key(value: Any) -> Any:
     except Exception:  # A stranger raised, or a field that has no part in the hash.
         return kind, value
     return kind, value, apart
+
+
+def _key_of_partial(f: functools.partial[Any]) -> Any:
+    """Tells of a partial what it does: Python says that each equals itself only."""
+    named = [(name, static_key(x)) for name, x in f.keywords.items()]
+    key = functools.partial, static_key(f.func), static_key(f.args), *named
+    try:
+        hash(key)
+    except Exception:  # It holds a list, or an array.
+        return functools.partial, f
+    return key
 
 
 # Two of one of these types that are equal are the same for every purpose.
